@@ -1,2 +1,19 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! Fault types, schedules, planning and the stage ledger.
+//! Faults as data: kinds, schedules, planning and the stage ledger.
+//!
+//! One table ([`SPECS`]) gives every kind its name, its parameters with bounds and its documentation; parsing, checking,
+//! planning, shrinking and the docs page all read that table. Nothing here touches a machine, a file or a clock, and every
+//! random draw comes from a [`Stream`] that the caller names and seeds.
+
+mod kinds;
+mod ledger;
+mod planner;
+mod schedule;
+mod stream;
+mod wire;
+
+pub use kinds::{Domain, Draw, Fault, FaultKind, Group, Parameter, Role, SPECS, Spec, Width};
+pub use ledger::{Applicability, Application, Ledger, LedgerEntry, Rejection, StageCounts};
+pub use planner::Planner;
+pub use schedule::{FaultEvent, MAX_EVENTS, MAX_VMS, Schedule, ScheduleError, Shape};
+pub use stream::{Stream, StreamState};
