@@ -1,4 +1,20 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! One deterministic virtual machine: memory, interrupt controllers, timers, devices, boot and snapshots over a CPU engine.
 
+pub mod board;
+pub mod boot;
+pub mod config;
+pub mod device;
 pub mod engine;
+pub mod machine;
+pub mod memory;
+pub mod pages;
+pub mod snapshot;
+pub mod stop;
+pub mod time;
+
+pub use config::{DiskConfig, EngineKind, NetConfig, VmConfig};
+pub use machine::{Machine, SentFrame};
+pub use snapshot::{MachineSnapshot, MachineState};
+pub use stop::{MachineError, Stop};
+pub use time::{ClusterNs, GuestNs, Rate, TimeMap};
