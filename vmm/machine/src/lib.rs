@@ -6,12 +6,14 @@ pub mod boot;
 pub mod config;
 pub mod device;
 pub mod engine;
+pub mod entropy;
 pub mod machine;
 pub mod memory;
 pub mod pages;
 pub mod snapshot;
 pub mod stop;
 pub mod time;
+pub mod virtio;
 
 pub use config::{DiskConfig, EngineKind, NetConfig, VmConfig};
 pub use machine::{Machine, SentFrame};
