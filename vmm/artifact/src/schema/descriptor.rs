@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! What stages hand to each other, and what a host was.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ObjectRef, Receipt};
+use crate::document::{self, Document, DocumentError, MediaType};
+use crate::exit_code::ExitCode;
+use crate::json::INTEGER_MAX;
+use crate::{Digest, U64};
+
+/// Parameters of one stage, and text in one of them: bounds against hostile descriptors.
+const PARAMETERS_MAX: usize = 256;
+/// Links of one descriptor.
+const LINKS_MAX: usize = 16_384;
+
+/// Who wrote something: never a digest of an executable, which differs between builds of one source.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToolIdentity {
+    /// The binary's name.
+    pub name: String,
+    /// Its package version.
+    pub version: String,
+    /// BLAKE3 over source files and Cargo.lock.
+    pub source: Digest,
+}
+
+/// The value of a parameter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Parameter {
+    /// A switch.
+    Flag(bool),
+    /// A number that JSON holds exactly.
+    Number(u32),
+    /// Text; 64-bit values are decimal text.
+    Text(String),
+    /// Several texts.
+    List(Vec<String>),
+}
+
+impl From<u64> for Parameter {
+    fn from(value: u64) -> Self {
+        Self::Text(value.to_string())
+    }
+}
+
+impl From<&str> for Parameter {
+    fn from(value: &str) -> Self {
+        Self::Text(value.to_owned())
+    }
+}
+
+/// Parameters by name.
+pub type Parameters = BTreeMap<String, Parameter>;
+
+/// An object and what it is to the stage.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// What it is to the stage, for instance `snapshot`; roles may repeat (several bugs).
+    pub role: String,
+    /// The object.
+    pub object: ObjectRef,
+}
+
+impl Link {
+    /// A link.
+    pub fn new(role: &str, object: ObjectRef) -> Self {
+        Self { role: role.to_owned(), object }
+    }
+}
+
+/// What a stage read, with which parameters, and what it wrote.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Descriptor {
+    /// The stage's name, for instance `explore-round`.
+    pub stage: String,
+    /// The tool that ran.
+    pub tool: ToolIdentity,
+    /// Everything that changed what the stage did. Paths and numbers of threads are not among them.
+    pub parameters: Parameters,
+    /// Objects read. Role `previous` is the descriptor that the stage was given.
+    pub inputs: Vec<Link>,
+    /// Objects written.
+    pub outputs: Vec<Link>,
+    /// Only in what `chaos-receipt` writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<Receipt>,
+}
+
+impl Descriptor {
+    /// The output with this role, if there is exactly one.
+    pub fn output(&self, role: &str) -> Option<ObjectRef> {
+        let mut found = self.outputs.iter().filter(|link| link.role == role);
+        let first = found.next()?;
+        if found.next().is_some() { None } else { Some(first.object) }
+    }
+
+    /// All outputs with this role, in order.
+    pub fn outputs_of<'a>(&'a self, role: &'a str) -> impl Iterator<Item = ObjectRef> + 'a {
+        self.outputs.iter().filter(move |link| link.role == role).map(|link| link.object)
+    }
+
+    /// The descriptor that the stage was given.
+    pub fn previous(&self) -> Option<ObjectRef> {
+        self.inputs.iter().find(|link| link.role == "previous").map(|link| link.object)
+    }
+
+    /// A parameter that is 64-bit text.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        match self.parameters.get(name)? {
+            Parameter::Number(number) => Some(u64::from(*number)),
+            Parameter::Text(text) => crate::number::parse_u64(text),
+            Parameter::Flag(_) | Parameter::List(_) => None,
+        }
+    }
+}
+
+impl Document for Descriptor {
+    const MEDIA: MediaType = MediaType::Descriptor;
+
+    fn check(&self) -> Result<(), String> {
+        let name = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+        if !name(&self.stage) {
+            return Err(format!("stage is {:?}, it must be a name of lower-case letters and dashes", self.stage));
+        }
+        if self.parameters.len() > PARAMETERS_MAX {
+            return Err(format!(
+                "parameters has {} entries, at most {PARAMETERS_MAX} are allowed",
+                self.parameters.len()
+            ));
+        }
+        for (field, links) in [("inputs", &self.inputs), ("outputs", &self.outputs)] {
+            if links.len() > LINKS_MAX {
+                return Err(format!("{field} has {} entries, at most {LINKS_MAX} are allowed", links.len()));
+            }
+            if let Some(link) = links.iter().find(|link| !name(&link.role)) {
+                return Err(format!(
+                    "{field} has role {:?}, it must be a name of lower-case letters and dashes",
+                    link.role
+                ));
+            }
+        }
+        let previous = self.inputs.iter().filter(|link| link.role == "previous");
+        if let Some(link) = previous.clone().find(|link| link.object.media_type != MediaType::Descriptor) {
+            return Err(format!("input previous is a {}, it must be a descriptor", link.object.media_type.schema()));
+        }
+        if previous.count() > 1 {
+            return Err("inputs names more than one previous stage".to_owned());
+        }
+        if (self.stage == "receipt") != self.receipt.is_some() {
+            return Err("receipt must be there in the descriptor of stage receipt, and only there".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// That a stage failed. Later stages pass it on as it is and end with its code.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ErrorDescriptor {
+    /// The stage that failed.
+    pub stage: String,
+    /// The tool that ran.
+    pub tool: ToolIdentity,
+    /// The exit code.
+    pub exit_code: u8,
+    /// What went wrong, for people. May hold paths: no digest covers it.
+    pub message: String,
+}
+
+impl Document for ErrorDescriptor {
+    const MEDIA: MediaType = MediaType::Error;
+
+    fn check(&self) -> Result<(), String> {
+        match ExitCode::from_number(self.exit_code) {
+            Some(code) if code != ExitCode::Success => Ok(()),
+            _ => Err(format!("exit_code is {}, it must be a documented code other than 0", self.exit_code)),
+        }
+    }
+}
+
+/// What a stage was given.
+#[derive(Clone, Debug)]
+pub enum Handoff {
+    /// The stage before did its work.
+    Descriptor(Box<Descriptor>),
+    /// A stage before failed.
+    Error(ErrorDescriptor),
+}
+
+/// Reads a descriptor or an error descriptor. Hand-made white space is accepted; the descriptor's digest is that of its
+/// canonical form.
+pub fn read_handoff(bytes: &[u8]) -> Result<Handoff, DocumentError> {
+    if document::kind_of_json(bytes) == Some(MediaType::Error) {
+        return document::decode_loose(bytes).map(Handoff::Error);
+    }
+    document::decode_loose(bytes).map(|descriptor| Handoff::Descriptor(Box::new(descriptor)))
+}
+
+/// What the host was when a stage ran. No digest covers it: it may differ between runs that are otherwise the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Environment {
+    /// The stage's tool.
+    pub tool: ToolIdentity,
+    /// BLAKE3 of the executable, where it can be read.
+    pub executable: Option<Digest>,
+    /// Cores that the process may use.
+    pub cores: u32,
+    /// Operating system and architecture that the tool was built for.
+    pub platform: String,
+    /// Engine and its capabilities, for instance `exact`.
+    pub engine: String,
+    /// When the stage began, in ns since 1970.
+    pub started_ns: U64,
+    /// How long it ran.
+    pub wall_ns: U64,
+    /// Worker threads.
+    pub jobs: u32,
+}
+
+impl Document for Environment {
+    const MEDIA: MediaType = MediaType::Environment;
+
+    fn check(&self) -> Result<(), String> {
+        if self.wall_ns.0 > INTEGER_MAX {
+            return Err(format!("wall_ns is {}, more than a hundred days", self.wall_ns));
+        }
+        Ok(())
+    }
+}

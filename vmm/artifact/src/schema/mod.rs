@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! Every document, as Rust types.
+
+mod descriptor;
+mod receipt;
+mod snapshot;
+
+pub use descriptor::{
+    Descriptor, Environment, ErrorDescriptor, Handoff, Link, Parameter, Parameters, ToolIdentity, read_handoff,
+};
+pub use receipt::{Receipt, ReceiptStage};
+pub use snapshot::{PageRun, Region, SnapshotManifest};
+
+use serde::{Deserialize, Serialize};
+
+use crate::document::MediaType;
+use crate::{Digest, U64};
+
+/// How one document names another object: enough to read it safely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ObjectRef {
+    /// BLAKE3 of the canonical uncompressed bytes.
+    pub digest: Digest,
+    /// Number of those bytes.
+    pub size_bytes: U64,
+    /// What they are.
+    pub media_type: MediaType,
+}
