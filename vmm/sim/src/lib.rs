@@ -1,2 +1,26 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! The pure core: cluster time, barriers, the network switch, fault decisions and round traces.
+//!
+//! [`Sim`] takes observations and emits commands. It knows no machine, file, thread or clock, holds its whole state as plain
+//! data ([`SimState`]), and draws every random number from a stream named by VM and purpose. One round is:
+//!
+//! 1. [`Sim::plan_round`]: faults that are due, faults that end, frames that are due, and for each VM how far it runs.
+//! 2. The shell carries the commands out, in order.
+//! 3. [`Sim::finish_round`]: what each VM did; frames enter the switch, the round's record joins the trace.
+
+mod clock;
+mod command;
+mod config;
+mod effects;
+mod round;
+mod state;
+mod switch;
+mod trace;
+
+pub use chaoscontrol_fault::{Stream, StreamState};
+pub use clock::Clock;
+pub use command::{Command, DiskCounts, DiskFaults, Observation, PowerCut, Round, SentFrame, VmEnd};
+pub use config::{ConfigError, LINK_LATENCY_NS_MIN, LinkConfig, NetworkConfig, SimConfig, mac_of};
+pub use state::{Power, Sim, SimState};
+pub use switch::{FRAME_BYTES_MAX, IN_FLIGHT_MAX, NetworkCounts};
+pub use trace::{Digest, RoundRecord, Trace, VmRecord};

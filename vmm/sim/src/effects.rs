@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! Faults that are in effect: from when they were applied to when they end.
+
+use chaoscontrol_fault::{Fault, FaultEvent, Group};
+use serde::{Deserialize, Serialize};
+
+use crate::command::DiskFaults;
+
+/// A fault in effect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Effect {
+    /// The fault.
+    pub event: FaultEvent,
+    /// Its place in the running schedule; none for one that an earlier branch left.
+    pub index: Option<u32>,
+    /// Cluster ns at which it ends; none is never.
+    pub until_ns: Option<u64>,
+}
+
+/// All faults in effect, in the order in which they were applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Effects {
+    list: Vec<Effect>,
+}
+
+impl Effects {
+    pub fn push(&mut self, effect: Effect) {
+        self.list.push(effect);
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Effect> {
+        self.list.iter()
+    }
+
+    /// Takes the effects that end at or before `now_ns`, in order.
+    pub fn take_ended(&mut self, now_ns: u64) -> Vec<Effect> {
+        let ended = |effect: &mut Effect| effect.until_ns.is_some_and(|until| until <= now_ns);
+        self.list.extract_if(.., ended).collect()
+    }
+
+    /// Takes all network effects and says how many there were.
+    pub fn heal(&mut self) -> u64 {
+        let before = self.list.len();
+        self.list.retain(|effect| effect.event.fault.kind().spec().group != Group::Network);
+        (before - self.list.len()) as u64
+    }
+
+    /// When the next effect ends.
+    pub fn next_end_ns(&self) -> Option<u64> {
+        self.list.iter().filter_map(|effect| effect.until_ns).min()
+    }
+
+    /// Forgets which schedule the effects came from.
+    pub fn leave_schedule(&mut self) {
+        self.list.iter_mut().for_each(|effect| effect.index = None);
+    }
+
+    /// The faults in effect on a disk; of two of a kind the later one counts.
+    pub fn disk(&self, vm: u16, disk: u16) -> DiskFaults {
+        let mut faults = DiskFaults::default();
+        for effect in self.on_disk(vm, disk) {
+            match effect.event.fault {
+                Fault::DiskReadError { error_ppm, .. } => faults.read_error_ppm = error_ppm,
+                Fault::DiskWriteError { error_ppm, .. } => faults.write_error_ppm = error_ppm,
+                Fault::DiskTornWrite { torn_ppm, torn_bytes, .. } => {
+                    (faults.torn_ppm, faults.torn_bytes) = (torn_ppm, torn_bytes);
+                }
+                Fault::DiskCorruption { corruption_ppm, .. } => faults.corruption_ppm = corruption_ppm,
+                Fault::DiskFull { .. } => faults.full = true,
+                _ => {}
+            }
+        }
+        faults
+    }
+
+    /// The effects on a disk, in order.
+    pub fn on_disk(&self, vm: u16, disk: u16) -> impl Iterator<Item = &Effect> {
+        self.list.iter().filter(move |effect| {
+            let fault = &effect.event.fault;
+            fault.disk() == Some(disk) && fault.vm() == Some(vm)
+        })
+    }
+
+    /// The skew in effect on a VM as (numerator, denominator, place in the schedule); the latest one counts.
+    pub fn skew(&self, vm: u16) -> Option<(u32, u32, Option<u32>)> {
+        self.list.iter().rev().find_map(|effect| match effect.event.fault {
+            Fault::ClockSkew { vm: target, numerator, denominator, .. } if target == vm => {
+                Some((numerator, denominator, effect.index))
+            }
+            _ => None,
+        })
+    }
+}
+
+/// Whether the fault covers the direction from one VM to another.
+pub(crate) fn covers(fault: &Fault, from: u16, to: u16) -> bool {
+    let bit = |set: u32, vm: u16| set.checked_shr(u32::from(vm)).unwrap_or(0) & 1 == 1;
+    match *fault {
+        Fault::NetworkPartition { vms, .. } => bit(vms, from) != bit(vms, to),
+        _ => fault.links().is_some_and(|(senders, receivers)| bit(senders, from) && bit(receivers, to)),
+    }
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! The core's state, and what the shell asks of it between rounds.
+
+use chaoscontrol_fault::{Ledger, Schedule, ScheduleError, Stream};
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Clock;
+use crate::command::{DiskCounts, VmEnd};
+use crate::config::{ConfigError, SimConfig};
+use crate::effects::Effects;
+use crate::switch::{NetworkCounts, Switch};
+use crate::trace::Trace;
+
+/// Whether a VM gets run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Power {
+    /// It runs.
+    On,
+    /// It gets no run time; its clocks go on.
+    Paused {
+        /// Cluster ns at which it runs again.
+        until_ns: u64,
+        /// The fault's place in the running schedule.
+        index: Option<u32>,
+    },
+    /// Its power is off.
+    Down {
+        /// Cluster ns at which it went down.
+        since_ns: u64,
+        /// Cluster ns at which it starts again by itself.
+        restart_ns: Option<u64>,
+    },
+}
+
+/// One VM as the core sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VmState {
+    pub power: Power,
+    pub clock: Clock,
+    /// How it came to the last barrier.
+    pub end: VmEnd,
+    /// Guest time at which a restart resumes.
+    pub restart_guest_ns: u64,
+    /// Entropy and generation ids of restarts.
+    pub restarts: Stream,
+    pub instructions: u64,
+    pub disks: Vec<DiskCounts>,
+}
+
+/// The whole state of the pure core, as plain data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SimState {
+    pub(crate) config: SimConfig,
+    pub(crate) now_ns: u64,
+    pub(crate) rounds: u64,
+    pub(crate) vms: Vec<VmState>,
+    pub(crate) effects: Effects,
+    pub(crate) switch: Switch,
+    pub(crate) branch_start_ns: u64,
+    pub(crate) branch_end_ns: u64,
+    pub(crate) schedule: Schedule,
+    pub(crate) next_event: usize,
+    pub(crate) ledger: Ledger,
+    pub(crate) trace: Trace,
+}
+
+/// The pure core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sim {
+    pub(crate) state: SimState,
+}
+
+impl Sim {
+    /// A cluster at cluster time 0 with every VM up, no schedule, and `horizon_ns` to run.
+    pub fn new(config: SimConfig, seed: u64, horizon_ns: u64) -> Result<Self, ConfigError> {
+        config.check()?;
+        let vm = |(index, disks): (u64, &u16)| VmState {
+            power: Power::On,
+            clock: Clock::starting(0, 0),
+            end: VmEnd::Busy,
+            restart_guest_ns: 0,
+            restarts: Stream::named(seed, "restart", index),
+            instructions: 0,
+            disks: vec![DiskCounts::default(); usize::from(*disks)],
+        };
+        let state = SimState {
+            vms: (0..).zip(&config.disks).map(vm).collect(),
+            switch: Switch::new(config.vms(), seed),
+            config,
+            now_ns: 0,
+            rounds: 0,
+            effects: Effects::default(),
+            branch_start_ns: 0,
+            branch_end_ns: horizon_ns,
+            schedule: Schedule::default(),
+            next_event: 0,
+            ledger: Ledger::default(),
+            trace: Trace::default(),
+        };
+        Ok(Self { state })
+    }
+
+    /// Goes on from a stored state, which is checked as far as the core relies on it.
+    pub fn from_state(state: SimState) -> Result<Self, ConfigError> {
+        state.config.check()?;
+        let vms = state.config.disks.len();
+        if state.vms.len() != vms || !state.switch.fits(vms) {
+            return Err(ConfigError::State("the number of VMs differs between its parts"));
+        }
+        if state.vms.iter().any(|vm| vm.clock.numerator == 0 || vm.clock.denominator == 0) {
+            return Err(ConfigError::State("a clock has a zero rate"));
+        }
+        if state.vms.iter().zip(&state.config.disks).any(|(vm, disks)| vm.disks.len() != usize::from(*disks)) {
+            return Err(ConfigError::State("the number of disks differs between its parts"));
+        }
+        Ok(Self { state })
+    }
+
+    /// The state between two rounds.
+    #[must_use]
+    pub fn state(&self) -> &SimState {
+        &self.state
+    }
+
+    /// Starts a branch here: a schedule whose times count from now, a horizon, and new draws from `entropy_seed`. The trace
+    /// starts anew, so that a branch's trace does not depend on how its snapshot was reached.
+    pub fn begin_branch(
+        &mut self,
+        schedule: Schedule,
+        horizon_ns: u64,
+        entropy_seed: u64,
+    ) -> Result<(), ScheduleError> {
+        let state = &mut self.state;
+        schedule.check(&state.config.shape(horizon_ns))?;
+        state.effects.leave_schedule();
+        state.switch.reseed(entropy_seed);
+        for (index, vm) in (0..).zip(&mut state.vms) {
+            vm.restarts = Stream::named(entropy_seed, "restart", index);
+            if let Power::Paused { index, .. } = &mut vm.power {
+                *index = None;
+            }
+        }
+        state.branch_start_ns = state.now_ns;
+        state.branch_end_ns = state.now_ns.saturating_add(horizon_ns);
+        state.ledger = Ledger::new(&schedule);
+        state.schedule = schedule;
+        state.next_event = 0;
+        state.trace = Trace::default();
+        Ok(())
+    }
+
+    /// Whether the branch reached its horizon.
+    #[must_use]
+    pub fn finished(&self) -> bool {
+        self.state.now_ns >= self.state.branch_end_ns
+    }
+
+    /// Cluster time.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.state.now_ns
+    }
+
+    /// Cluster time at which the branch started.
+    #[must_use]
+    pub fn branch_start_ns(&self) -> u64 {
+        self.state.branch_start_ns
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &SimConfig {
+        &self.state.config
+    }
+
+    /// The ledger of the running schedule.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.state.ledger
+    }
+
+    /// The rolling trace.
+    #[must_use]
+    pub fn trace(&self) -> &Trace {
+        &self.state.trace
+    }
+
+    /// What happened to frames since the cluster started.
+    #[must_use]
+    pub fn network_counts(&self) -> NetworkCounts {
+        self.state.switch.counts()
+    }
+
+    /// Whether a VM gets run time; down for one that does not exist.
+    #[must_use]
+    pub fn power(&self, vm: u16) -> Power {
+        let vm = self.state.vms.get(usize::from(vm));
+        vm.map_or(Power::Down { since_ns: 0, restart_ns: None }, |vm| vm.power)
+    }
+
+    /// The clock of a VM, if it exists.
+    #[must_use]
+    pub fn clock(&self, vm: u16) -> Option<Clock> {
+        self.state.vms.get(usize::from(vm)).map(|vm| vm.clock)
+    }
+
+    /// Says where a restart of the VM resumes: the guest time of its restart snapshot, or 0 for a cold boot.
+    pub fn set_restart_point(&mut self, vm: u16, guest_ns: u64) {
+        if let Some(vm) = self.state.vms.get_mut(usize::from(vm)) {
+            vm.restart_guest_ns = guest_ns;
+        }
+    }
+
+    /// Records that the shell could not carry out a command of the event at `index`.
+    pub fn fail_event(&mut self, index: usize, reason: String) {
+        self.state.ledger.fail(index, reason);
+    }
+}
