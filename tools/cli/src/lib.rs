@@ -1,2 +1,20 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! What every tool shares: flag table, help, exit codes, descriptors on stdin and stdout.
+//! What every tool shares: one flag table, help, exit codes, descriptors on stdin and stdout, progress.
+//!
+//! Invariants: stdout is data and stderr is talk; a closed stdout is success; a tool holds no logic, it parses with its
+//! table, calls one library function and writes what that returns; nothing printed depends on the locale.
+
+mod failure;
+mod help;
+mod parse;
+mod progress;
+mod run;
+mod stage;
+mod table;
+
+pub use failure::{Failure, FailureExt, Failures};
+pub use parse::Arguments;
+pub use progress::Progress;
+pub use run::{Context, Output, identity, tool_main};
+pub use stage::{Stage, StageResult, Work, stage_main, store_of};
+pub use table::{FROM, Flag, HELP, INPUT, Positional, QUIET, SEED, STORE, Tool, VERSION, Value};

@@ -269,7 +269,7 @@ fn decode_json<D: Document>(mut value: Json) -> Result<D, DocumentError> {
         None => return Err(not("an object without `schema`".to_owned())),
     }
     let version = fields.remove("version").unwrap_or(Json::Null);
-    if version != Json::from(D::VERSION) {
+    if version != D::VERSION {
         let found = version.to_string();
         return Err(DocumentError::Version { schema: expected, expected: D::VERSION, found });
     }

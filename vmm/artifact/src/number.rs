@@ -99,7 +99,7 @@ impl<'de> Deserialize<'de> for Bytes {
             }
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Bytes, E> {
                 let bad = || E::custom("a byte string in JSON is an even number of lower-case hexadecimal digits");
-                if text.len() % 2 != 0 {
+                if !text.len().is_multiple_of(2) {
                     return Err(bad());
                 }
                 let pair = |pair: &[u8]| Some(nibble(pair[0])? << 4 | nibble(pair[1])?);

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! The shape of every tool: arguments, one call, output, exit code.
+
+use std::io::{self, Write};
+use std::panic;
+use std::path::Path;
+use std::process::ExitCode as ProcessCode;
+
+use chaoscontrol_artifact::ExitCode;
+use chaoscontrol_artifact::schema::ToolIdentity;
+
+use crate::failure::{Failure, Failures};
+use crate::help::help;
+use crate::parse::Arguments;
+use crate::progress::Progress;
+use crate::table::Tool;
+
+/// The source digest that the build script found.
+const SOURCE: &str = env!("CHAOS_SOURCE_DIGEST");
+
+/// What a tool is given.
+pub struct Context {
+    /// Its table.
+    pub tool: &'static Tool,
+    /// Its arguments.
+    pub arguments: Arguments,
+    /// Where it talks.
+    pub progress: Progress,
+}
+
+/// What a tool leaves: bytes for stdout and how it ended.
+pub struct Output {
+    /// Data.
+    pub bytes: Vec<u8>,
+    /// The exit code; a tool may have data and still end with another code than 0.
+    pub code: ExitCode,
+    /// A line for stderr that explains the code.
+    pub note: Option<String>,
+}
+
+impl Output {
+    /// Data of a tool that did its work.
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, code: ExitCode::Success, note: None }
+    }
+}
+
+/// Who this tool is.
+pub fn identity(tool: &Tool) -> ToolIdentity {
+    let source = SOURCE.parse().expect("the build script writes a digest");
+    ToolIdentity { name: tool.name.to_owned(), version: env!("CARGO_PKG_VERSION").to_owned(), source }
+}
+
+/// Runs a tool: parse, call, write, exit code. A panic is an internal error.
+pub fn tool_main(tool: &'static Tool, run: fn(&Context) -> Failures<Output>) -> ProcessCode {
+    let result = panic::catch_unwind(|| {
+        let arguments = Arguments::parse(tool, std::env::args_os().skip(1), |name| std::env::var_os(name))?;
+        if arguments.is_set("help") {
+            return Ok(Output::new(help(tool).into_bytes()));
+        }
+        if arguments.is_set("version") {
+            let identity = identity(tool);
+            let text = format!("{} {} (source {})\n", identity.name, identity.version, identity.source);
+            return Ok(Output::new(text.into_bytes()));
+        }
+        let progress = Progress::new(tool.name, arguments.is_set("quiet"));
+        let context = Context { tool, arguments, progress };
+        let output = run(&context);
+        context.progress.finish();
+        output
+    });
+    let output = match result {
+        Ok(Ok(output)) => output,
+        Ok(Err(failure)) => {
+            eprintln!("{}: {}", tool.name, failure.message);
+            return ProcessCode::from(failure.code.number());
+        }
+        // The panic's message is on stderr already.
+        Err(_) => return ProcessCode::from(ExitCode::Internal.number()),
+    };
+    if let Some(note) = &output.note {
+        eprintln!("{}: {note}", tool.name);
+    }
+    match write_out(&output.bytes) {
+        Ok(()) => ProcessCode::from(output.code.number()),
+        Err(failure) => {
+            eprintln!("{}: {}", tool.name, failure.message);
+            ProcessCode::from(failure.code.number())
+        }
+    }
+}
+
+/// Writes to stdout. A reader that went away has what it wanted.
+fn write_out(bytes: &[u8]) -> Failures<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(Failure::new(ExitCode::HostLacks, format!("writing stdout: {error}"))),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Reads a whole input of at most `max` bytes; `-` is stdin.
+pub(crate) fn read_input(path: &Path, max: u64) -> Failures<Vec<u8>> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    let read = if path == Path::new("-") {
+        io::stdin().lock().take(max + 1).read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(max + 1).read_to_end(&mut bytes))
+    };
+    read.map_err(|error| Failure::input(format!("reading {}: {error}", path.display())))?;
+    if bytes.len() as u64 > max {
+        return Err(Failure::input(format!("reading {}: more than {max} bytes", path.display())));
+    }
+    Ok(bytes)
+}

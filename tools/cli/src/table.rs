@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! The flag table: one value a tool, from which come the parser, the help and every other rendering.
+
+use chaoscontrol_artifact::ExitCode;
+
+/// What a flag takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Nothing: it is a switch.
+    None,
+    /// One value, shown under this name.
+    One(&'static str),
+    /// One value each time; may be repeated.
+    Many(&'static str),
+}
+
+/// One flag.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag {
+    /// Name behind `--`.
+    pub long: &'static str,
+    /// Letter behind `-`.
+    pub short: Option<char>,
+    /// What it takes.
+    pub value: Value,
+    /// What holds without it, for the help.
+    pub default: Option<&'static str>,
+    /// Environment variable that is read without it.
+    pub environment: Option<&'static str>,
+    /// One sentence.
+    pub help: &'static str,
+}
+
+impl Flag {
+    /// A switch.
+    pub const fn switch(long: &'static str, help: &'static str) -> Self {
+        Self { long, short: None, value: Value::None, default: None, environment: None, help }
+    }
+
+    /// A flag with one value.
+    pub const fn one(long: &'static str, value: &'static str, help: &'static str) -> Self {
+        Self { value: Value::One(value), ..Self::switch(long, help) }
+    }
+
+    /// A flag that may be repeated.
+    pub const fn many(long: &'static str, value: &'static str, help: &'static str) -> Self {
+        Self { value: Value::Many(value), ..Self::switch(long, help) }
+    }
+
+    /// With what holds without it.
+    pub const fn default(self, text: &'static str) -> Self {
+        Self { default: Some(text), ..self }
+    }
+
+    /// With a letter.
+    pub const fn short(self, letter: char) -> Self {
+        Self { short: Some(letter), ..self }
+    }
+
+    /// With an environment variable.
+    pub const fn environment(self, name: &'static str) -> Self {
+        Self { environment: Some(name), ..self }
+    }
+}
+
+/// Arguments without a flag.
+#[derive(Clone, Copy, Debug)]
+pub struct Positional {
+    /// Name in the usage line.
+    pub name: &'static str,
+    /// One sentence.
+    pub help: &'static str,
+    /// How many at least.
+    pub min: usize,
+    /// How many at most.
+    pub max: usize,
+}
+
+/// One tool.
+#[derive(Clone, Copy, Debug)]
+pub struct Tool {
+    /// The binary's name.
+    pub name: &'static str,
+    /// The name of its stage in descriptors: the binary's without `chaos-`.
+    pub stage: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// A paragraph.
+    pub about: &'static str,
+    /// What it reads.
+    pub reads: &'static str,
+    /// What it writes.
+    pub writes: &'static str,
+    /// Its flags; `--help`, `--version` and `--quiet` are added to all.
+    pub flags: &'static [Flag],
+    /// Arguments without a flag.
+    pub positional: Option<Positional>,
+    /// Exit codes besides 0, 1 and 2.
+    pub exit_codes: &'static [ExitCode],
+    /// Two examples that can be pasted, with a sentence each.
+    pub examples: [(&'static str, &'static str); 2],
+}
+
+/// `--help`.
+pub const HELP: Flag = Flag::switch("help", "Print this help").short('h');
+/// `--version`.
+pub const VERSION: Flag = Flag::switch("version", "Print version and source digest").short('V');
+/// `--quiet`.
+pub const QUIET: Flag = Flag::switch("quiet", "No progress on stderr").short('q');
+/// `--store`.
+pub const STORE: Flag =
+    Flag::one("store", "DIR", "Store to write to, and to read first").environment("CHAOS_STORE").default(".chaos");
+/// `--from`.
+pub const FROM: Flag = Flag::many("from", "DIR", "Store that is only read");
+/// `--in`.
+pub const INPUT: Flag = Flag::one("in", "FILE", "Descriptor of the stage before; - is stdin").default("-");
+/// `--seed`.
+pub const SEED: Flag =
+    Flag::one("seed", "N", "Seed of every random stream of this stage").default("that of the stage before, else 0");
+
+/// Flags that every tool has.
+pub(crate) const COMMON: &[Flag] = &[QUIET, HELP, VERSION];
+
+impl Tool {
+    /// Its own flags and the common ones.
+    pub fn all_flags(&self) -> impl Iterator<Item = &'static Flag> {
+        self.flags.iter().chain(COMMON)
+    }
+
+    /// Every exit code, in numeric order.
+    pub fn all_exit_codes(&self) -> Vec<ExitCode> {
+        let mut codes = vec![ExitCode::Success, ExitCode::Internal, ExitCode::Usage];
+        codes.extend_from_slice(self.exit_codes);
+        codes.sort();
+        codes.dedup();
+        codes
+    }
+}
