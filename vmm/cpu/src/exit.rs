@@ -72,4 +72,16 @@ pub enum GuestError {
         /// Where.
         rip: u64,
     },
+    /// Code was fetched from a physical address that is not RAM.
+    FetchOutsideRam {
+        /// Where.
+        rip: u64,
+    },
+    /// An exception or interrupt could not be delivered because its stack or a descriptor table is outside RAM.
+    DeliveryOutsideRam {
+        /// The vector.
+        vector: u8,
+        /// Where it happened.
+        rip: u64,
+    },
 }

@@ -5,8 +5,32 @@
 //! resuming, cache sizes and restores cannot be seen by the guest; the host CPU's choices (undefined flags, NaN payloads,
 //! approximations) never reach a result.
 
+mod access;
+mod blocks;
+mod config;
+mod core_state;
+mod coverage;
+mod cpu;
+mod debug;
+mod decode;
 pub mod exit;
+mod flags;
+mod fp;
+mod int;
+mod memory;
+mod mmu;
+mod op;
+mod run;
+mod segment;
 pub mod state;
+mod sys;
+pub mod table;
+mod tlb;
+mod width;
 
+pub use config::{Config, CoverageFilter, TscBase};
+pub use coverage::COVERAGE_MAP_BYTES;
+pub use cpu::{Cpu, StateError};
 pub use exit::{Exit, GuestError};
+pub use memory::{GuestRam, RamError, RamRegion};
 pub use state::CpuState;

@@ -158,6 +158,8 @@ pub struct CpuState {
     pub nmi_blocked: bool,
     /// The CPU executed HLT and waits for an interrupt.
     pub halted: bool,
+    /// Debug conditions (bits of DR6: B0 to B3, BS) of a retired instruction that raise #DB before anything else happens.
+    pub pending_debug: u16,
     /// Progress since reset in the engine's unit; for the exact engine every counted event of the semantics, point 1.
     pub instructions: u64,
 }

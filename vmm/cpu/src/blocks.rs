@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! Decoded blocks: found by address, forgotten when their bytes change.
+
+use crate::core_state::{Core, vector};
+use crate::decode::{Decoded, INSTRUCTION_BYTES_MAX, decode};
+use crate::memory::{OFFSET_MASK, PAGE_BYTES, PAGE_MASK, page_flag};
+use crate::mmu::{Kind, Target};
+use crate::op::{Op, Trap, attr};
+use crate::state::seg;
+use std::collections::BTreeMap;
+
+/// An address no block has: it is not canonical.
+const DEAD: u64 = 1 << 63;
+const JUMP_ENTRIES: usize = 1 << 13;
+const BUCKETS: usize = 1 << 15;
+const NO_BLOCK: u32 = u32::MAX;
+
+/// A run of operations without a control transfer except at its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    /// Instruction pointer of the first operation, or [`DEAD`].
+    ip: u64,
+    /// Where it goes on when the last operation does not say.
+    pub end_ip: u64,
+    physical: u64,
+    /// Physical page of the second half, where the only instruction crosses a page.
+    second_page: Option<u64>,
+    first: u32,
+    pub count: u32,
+    long: bool,
+    next_in_bucket: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Jump {
+    ip: u64,
+    tag: u64,
+    block: u32,
+}
+
+const NO_JUMP: Jump = Jump { ip: DEAD, tag: 0, block: 0 };
+
+/// Where the next instruction is.
+struct Fetch {
+    host: *const u8,
+    physical: u64,
+    linear: u64,
+    /// Bytes that may be fetched: to the end of the page, or of the code segment.
+    bytes: usize,
+}
+
+pub(crate) struct Blocks {
+    ops: Vec<Op>,
+    blocks: Vec<Block>,
+    jumps: Vec<Jump>,
+    buckets: Vec<u32>,
+    by_page: BTreeMap<u64, Vec<u32>>,
+    ops_max: usize,
+    block_ops_max: usize,
+}
+
+impl Blocks {
+    pub fn new(ops_max: usize, block_ops_max: usize) -> Self {
+        Self {
+            ops: Vec::new(),
+            blocks: Vec::new(),
+            jumps: vec![NO_JUMP; JUMP_ENTRIES],
+            buckets: vec![NO_BLOCK; BUCKETS],
+            by_page: BTreeMap::new(),
+            ops_max: ops_max.clamp(64, 1 << 24),
+            block_ops_max: block_ops_max.clamp(1, 64),
+        }
+    }
+
+    fn jump_slot(ip: u64) -> usize {
+        (ip ^ (ip >> 13)) as usize & (JUMP_ENTRIES - 1)
+    }
+
+    fn bucket(physical: u64, ip: u64) -> usize {
+        let hash = (physical ^ ip.rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (hash >> 40) as usize & (BUCKETS - 1)
+    }
+
+    /// The block at `core.rip`, decoded if need be. `Err` means the fetch faults (or the code is outside RAM).
+    #[inline(always)]
+    pub fn find(&mut self, core: &mut Core) -> Result<Block, Trap> {
+        let jump = self.jumps[Self::jump_slot(core.rip)];
+        if jump.ip == core.rip && jump.tag == core.tlb.code_tag() {
+            let block = self.blocks[jump.block as usize];
+            if block.ip == core.rip {
+                return Ok(block);
+            }
+        }
+        self.find_slow(core)
+    }
+
+    /// The operations of a block.
+    #[inline(always)]
+    pub fn ops(&self, block: &Block) -> &[Op] {
+        &self.ops[block.first as usize..(block.first + block.count) as usize]
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_slow(&mut self, core: &mut Core) -> Result<Block, Trap> {
+        let fetch = fetch(core)?;
+        let long = core.in_long_code();
+        let id = match self.lookup(core.rip, fetch.physical, long) {
+            Some(id) if self.fits(core, id, &fetch)? => id,
+            _ => self.decode(core, &fetch, long)?,
+        };
+        let tag = core.tlb.code_tag();
+        self.jumps[Self::jump_slot(core.rip)] = Jump { ip: core.rip, tag, block: id };
+        Ok(self.blocks[id as usize])
+    }
+
+    /// The block ends inside the code segment, and its second page, if it has one, is still the one it was decoded from.
+    fn fits(&self, core: &mut Core, id: u32, fetch: &Fetch) -> Result<bool, Trap> {
+        let block = &self.blocks[id as usize];
+        let Some(second) = block.second_page else {
+            return Ok(block.end_ip.wrapping_sub(block.ip) <= fetch.bytes as u64);
+        };
+        match second_page(core, fetch, block.long)? {
+            Target::Ram { physical, .. } => Ok(physical == second),
+            Target::Outside { .. } => Ok(false),
+        }
+    }
+
+    fn lookup(&self, ip: u64, physical: u64, long: bool) -> Option<u32> {
+        let mut id = self.buckets[Self::bucket(physical, ip)];
+        while id != NO_BLOCK {
+            let block = &self.blocks[id as usize];
+            if block.ip == ip && block.physical == physical && block.long == long {
+                return Some(id);
+            }
+            id = block.next_in_bucket;
+        }
+        None
+    }
+
+    fn decode(&mut self, core: &mut Core, fetch: &Fetch, long: bool) -> Result<u32, Trap> {
+        if self.ops.len() + self.block_ops_max > self.ops_max {
+            self.clear(core);
+        }
+        let first = self.ops.len();
+        let mut offset = 0;
+        let mut second_page = None;
+        while self.ops.len() - first < self.block_ops_max {
+            let ip = core.rip.wrapping_add(offset as u64);
+            // SAFETY: `fetch.bytes` ends with the RAM page that `fetch.host` points into, and nothing writes to it here.
+            let bytes = unsafe { std::slice::from_raw_parts(fetch.host.add(offset), fetch.bytes - offset) };
+            let op = match decode(bytes, ip, long, (self.ops.len() - first) as u8) {
+                Decoded::Op(op) => op,
+                Decoded::NeedsMore if offset > 0 => break,
+                Decoded::NeedsMore => {
+                    let (op, page) = decode_across(core, fetch, long)?;
+                    second_page = page;
+                    op
+                }
+            };
+            self.ops.push(op);
+            offset += usize::from(op.len);
+            if op.attributes & (attr::SETS_RIP | attr::ENDS_BLOCK) != 0 || offset >= fetch.bytes {
+                break;
+            }
+        }
+        let block = Block {
+            ip: core.rip,
+            end_ip: core.rip.wrapping_add(offset as u64),
+            physical: fetch.physical,
+            second_page,
+            first: first as u32,
+            count: (self.ops.len() - first) as u32,
+            long,
+            next_in_bucket: NO_BLOCK,
+        };
+        let in_page = (PAGE_BYTES - (fetch.physical & OFFSET_MASK)).min(offset as u64);
+        self.mark(core, fetch.physical, in_page);
+        if let Some(page) = second_page {
+            self.mark(core, page, (offset as u64).saturating_sub(in_page).max(1));
+        }
+        Ok(self.publish(block))
+    }
+
+    fn publish(&mut self, mut block: Block) -> u32 {
+        let id = self.blocks.len() as u32;
+        let bucket = Self::bucket(block.physical, block.ip);
+        block.next_in_bucket = self.buckets[bucket];
+        self.buckets[bucket] = id;
+        self.by_page.entry(block.physical & PAGE_MASK).or_default().push(id);
+        if let Some(page) = block.second_page {
+            self.by_page.entry(page).or_default().push(id);
+        }
+        self.blocks.push(block);
+        id
+    }
+
+    /// Notes that code was decoded from these bytes of one page.
+    fn mark(&mut self, core: &mut Core, physical: u64, bytes: u64) {
+        let Some((page, _)) = core.ram.page(physical) else { return };
+        let first = (physical & OFFSET_MASK) >> 6;
+        let last = ((physical & OFFSET_MASK) + bytes - 1) >> 6;
+        *core.ram.code_chunks(page) |= (u64::MAX << first) & (u64::MAX >> (63 - last));
+        if core.ram.flags(page) & page_flag::CODE == 0 {
+            core.ram.set_flags(page, page_flag::CODE);
+            core.tlb.forbid_writes(physical & PAGE_MASK);
+        }
+    }
+
+    /// Forgets the blocks of one physical page.
+    pub fn forget_page(&mut self, core: &mut Core, physical: u64) {
+        for id in self.by_page.remove(&(physical & PAGE_MASK)).unwrap_or_default() {
+            self.blocks[id as usize].ip = DEAD;
+        }
+        if let Some((page, _)) = core.ram.page(physical) {
+            core.ram.clear_flags(page, page_flag::CODE);
+            *core.ram.code_chunks(page) = 0;
+        }
+    }
+
+    /// Forgets where blocks were found, because translation tags repeat.
+    pub fn forget_jumps(&mut self) {
+        self.jumps.fill(NO_JUMP);
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self, core: &mut Core) {
+        self.ops.clear();
+        self.blocks.clear();
+        self.jumps.fill(NO_JUMP);
+        self.buckets.fill(NO_BLOCK);
+        for physical in std::mem::take(&mut self.by_page).into_keys() {
+            if let Some((page, _)) = core.ram.page(physical) {
+                core.ram.clear_flags(page, page_flag::CODE);
+                *core.ram.code_chunks(page) = 0;
+            }
+        }
+    }
+}
+
+/// Translates `rip` for fetching.
+fn fetch(core: &mut Core) -> Result<Fetch, Trap> {
+    let cs = core.segments[seg::CS];
+    let (linear, room) = if core.in_long_code() {
+        if (core.rip as i64) << 16 >> 16 != core.rip as i64 {
+            return Err(core.fault_code(vector::GP, 0));
+        }
+        (core.rip, PAGE_BYTES)
+    } else {
+        if core.rip > u64::from(cs.limit) {
+            return Err(core.fault_code(vector::GP, 0));
+        }
+        (core.rip.wrapping_add(cs.base) & 0xffff_ffff, u64::from(cs.limit) - core.rip + 1)
+    };
+    match core.translate(linear, Kind::Execute)? {
+        Target::Ram { host, physical, .. } => {
+            let bytes = (PAGE_BYTES - (physical & OFFSET_MASK)).min(room) as usize;
+            Ok(Fetch { host, physical, linear, bytes })
+        }
+        Target::Outside { .. } => Err(core.fetch_outside_ram()),
+    }
+}
+
+/// Translates the page after the one that fetching began in.
+fn second_page(core: &mut Core, fetch: &Fetch, long: bool) -> Result<Target, Trap> {
+    let next = (fetch.linear & PAGE_MASK).wrapping_add(PAGE_BYTES);
+    let to_page_end = (PAGE_BYTES - (fetch.physical & OFFSET_MASK)) as usize;
+    let past_canonical = long && (next as i64) << 16 >> 16 != next as i64;
+    if fetch.bytes < to_page_end || past_canonical {
+        // The code segment (or the canonical half) ends inside the instruction.
+        return Err(core.fault_code(vector::GP, 0));
+    }
+    core.translate(if long { next } else { next & 0xffff_ffff }, Kind::Execute)
+}
+
+/// Decodes an instruction whose bytes do not end in its first page, and says which the second physical page is.
+fn decode_across(core: &mut Core, fetch: &Fetch, long: bool) -> Result<(Op, Option<u64>), Trap> {
+    let Target::Ram { host, physical, .. } = second_page(core, fetch, long)? else {
+        return Err(core.fetch_outside_ram());
+    };
+    let mut bytes = [0u8; INSTRUCTION_BYTES_MAX];
+    let near = fetch.bytes.min(INSTRUCTION_BYTES_MAX);
+    let far = INSTRUCTION_BYTES_MAX - near;
+    // SAFETY: `near` bytes lie before the end of the first RAM page, and 15 bytes at the start of the second.
+    unsafe {
+        std::ptr::copy_nonoverlapping(fetch.host, bytes.as_mut_ptr(), near);
+        std::ptr::copy_nonoverlapping(host, bytes.as_mut_ptr().add(near), far);
+    }
+    match decode(&bytes, core.rip, long, 0) {
+        Decoded::Op(op) => Ok((op, Some(physical))),
+        Decoded::NeedsMore => Err(core.fault_code(vector::GP, 0)),
+    }
+}

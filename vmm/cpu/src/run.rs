@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! The run loop: boundaries between blocks, and what happens at them.
+
+use crate::core_state::{Core, DR7_ENABLES, Fault, cr, vector};
+use crate::cpu::Cpu;
+use crate::exit::{Exit, GuestError};
+use crate::flags::bit;
+use crate::op::{Trap, attr};
+
+/// DR6.BS: single step.
+pub(crate) const SINGLE_STEP: u16 = 1 << 14;
+/// In `pending_debug`: held for one more instruction (MOV SS, POP SS).
+const HELD: u16 = 1 << 15;
+
+/// What executing (part of) a block came to.
+enum Outcome {
+    /// Every operation that ran has retired.
+    Retired,
+    /// Leave `run`.
+    Exit(Exit),
+}
+
+impl Cpu {
+    /// Runs until exactly `budget` counted events have happened, or until something needs the caller.
+    pub fn run(&mut self, budget: u64) -> Exit {
+        self.core.limit = self.core.instructions.saturating_add(budget);
+        self.core.log.settle();
+        self.core.attention = true;
+        loop {
+            if self.core.attention
+                && let Some(exit) = self.at_boundary()
+            {
+                return exit;
+            }
+            if self.core.instructions >= self.core.limit {
+                return Exit::BudgetUsed;
+            }
+            let outcome = match self.blocks.find(&mut self.core) {
+                Ok(block) => self.execute(&block),
+                Err(trap) => self.trapped(trap, self.core.rip),
+            };
+            if let Outcome::Exit(exit) = outcome {
+                return exit;
+            }
+        }
+    }
+
+    /// Executes a block as far as the limit allows.
+    #[inline(always)]
+    fn execute(&mut self, block: &crate::blocks::Block) -> Outcome {
+        let core = &mut self.core;
+        let ops = self.blocks.ops(block);
+        let room = core.limit - core.instructions;
+        core.rip = block.end_ip;
+        core.count_base = core.instructions;
+        core.block_end = ops.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+        let user = self.coverage.is_some() && core.cpl() == 3;
+        let mut position = 0;
+        while position < core.block_end {
+            // SAFETY: `block_end` starts at no more than the length of `ops` and is only ever set to zero afterwards.
+            let op = unsafe { ops.get_unchecked(position) };
+            if let Err(trap) = (op.handler)(core, op) {
+                core.instructions += position as u64;
+                let ip = op.ip();
+                return self.trapped(trap, ip);
+            }
+            position += 1;
+        }
+        core.instructions += position as u64;
+        let last = &ops[position - 1];
+        if position < ops.len() {
+            core.rip = last.next_ip;
+        } else if let Some(coverage) = &mut self.coverage
+            && last.has(attr::EDGE)
+        {
+            coverage.record(user, last.ip(), core.rip);
+        }
+        if !core.code_writes.is_empty() {
+            self.forget_written_code();
+        }
+        Outcome::Retired
+    }
+
+    /// An operation at `ip` did not retire.
+    #[cold]
+    fn trapped(&mut self, trap: Trap, ip: u64) -> Outcome {
+        self.core.rip = ip;
+        self.forget_written_code();
+        match trap {
+            Trap::Fault => {
+                self.core.log.clear();
+                self.core.noted_breakpoints = 0;
+                let fault = self.core.pending_fault;
+                self.deliver(fault);
+                Outcome::Retired
+            }
+            Trap::Exit => Outcome::Exit(self.core.pending_exit),
+        }
+    }
+
+    /// Delivers an exception: counts 1.
+    fn deliver(&mut self, fault: Fault) {
+        self.core.deliver(fault);
+        self.core.instructions += 1;
+        self.forget_written_code();
+    }
+
+    fn forget_written_code(&mut self) {
+        while let Some(physical) = self.core.code_writes.pop() {
+            self.blocks.forget_page(&mut self.core, physical);
+        }
+    }
+
+    /// The rare things a boundary must look at. Returns an exit, or None to go on with the next block.
+    #[cold]
+    #[inline(never)]
+    fn at_boundary(&mut self) -> Option<Exit> {
+        loop {
+            if self.core.tags_wrapped {
+                self.core.tags_wrapped = false;
+                self.blocks.forget_jumps();
+            }
+            if let Some(exit) = self.core.boundary_exit.take() {
+                return Some(exit);
+            }
+            if self.core.shutdown {
+                return Some(Exit::Shutdown);
+            }
+            if self.core.instructions >= self.core.limit {
+                return Some(Exit::BudgetUsed);
+            }
+            if !self.core.log.is_empty() {
+                if let Some(exit) = self.careful_step() {
+                    return Some(exit);
+                }
+                continue;
+            }
+            let pending = self.core.pending_debug;
+            if pending != 0 && pending & HELD == 0 {
+                self.core.pending_debug = 0;
+                self.core.dr6 |= u64::from(pending);
+                self.core.halted = false;
+                self.deliver(Fault { vector: vector::DB, ..Fault::default() });
+                continue;
+            }
+            if self.window_wanted && self.interrupt_ready() {
+                return Some(Exit::InterruptWindow);
+            }
+            if self.core.halted {
+                return Some(Exit::Halted);
+            }
+            if !self.mode_supported() {
+                return Some(Exit::GuestError(GuestError::UnsupportedMode { rip: self.core.rip }));
+            }
+            if !self.needs_care() {
+                self.core.attention = false;
+                return None;
+            }
+            if let Some(exit) = self.careful_step() {
+                return Some(exit);
+            }
+        }
+    }
+
+    fn mode_supported(&self) -> bool {
+        let core = &self.core;
+        core.msrs.efer & cr::EFER_LMA != 0
+            && (core.in_long_code() || core.segments[crate::state::seg::CS].attributes & crate::segment::desc::BIG != 0)
+    }
+
+    /// The next instruction has to be executed alone.
+    fn needs_care(&self) -> bool {
+        let core = &self.core;
+        core.interrupt_shadow
+            || core.pending_debug != 0
+            || core.system_flags & (bit::TF | bit::RF) != 0
+            || core.dr7 & DR7_ENABLES != 0
+    }
+
+    /// Executes one instruction (or one iteration) and looks after everything that ends with it.
+    fn careful_step(&mut self) -> Option<Exit> {
+        let core = &mut self.core;
+        let before = core.system_flags & (bit::TF | bit::RF);
+        let resumed = !core.log.is_empty();
+        if before & bit::RF == 0 && !resumed {
+            let hits = core.execution_breakpoints(core.rip.wrapping_add(core.segment_base[crate::state::seg::CS]));
+            if hits != 0 {
+                core.dr6 |= u64::from(hits);
+                self.deliver(Fault { vector: vector::DB, ..Fault::default() });
+                return None;
+            }
+        }
+        let (shadow, pending, limit) = (core.interrupt_shadow, core.pending_debug, core.limit);
+        core.interrupt_shadow = false;
+        core.pending_debug &= !HELD;
+        core.system_flags &= !bit::RF;
+        core.noted_breakpoints = 0;
+        core.limit = core.instructions + 1;
+        core.log.rewind();
+        let block = match self.blocks.find(core) {
+            Ok(block) => block,
+            Err(trap) => {
+                self.core.limit = limit;
+                self.core.system_flags |= before & bit::RF;
+                return self.careful_exit(trap, shadow, pending);
+            }
+        };
+        let op = self.blocks.ops(&block)[0];
+        let retired_before = self.core.faults;
+        let outcome = self.execute(&block);
+        self.core.limit = limit;
+        match outcome {
+            Outcome::Exit(exit) => {
+                self.core.interrupt_shadow = shadow;
+                self.core.pending_debug = pending;
+                self.core.system_flags |= before & bit::RF;
+                return Some(exit);
+            }
+            Outcome::Retired if self.core.faults == retired_before => {}
+            Outcome::Retired => return None,
+        }
+        self.core.log.clear();
+        let core = &mut self.core;
+        core.pending_debug |= core.noted_breakpoints;
+        if op.has(attr::HOLDS_TRAPS) {
+            core.pending_debug |= if core.noted_breakpoints != 0 { HELD } else { 0 };
+        } else if before & bit::TF != 0 {
+            core.pending_debug |= SINGLE_STEP;
+        }
+        None
+    }
+
+    fn careful_exit(&mut self, trap: Trap, shadow: bool, pending: u16) -> Option<Exit> {
+        match self.trapped(trap, self.core.rip) {
+            Outcome::Retired => None,
+            Outcome::Exit(exit) => {
+                self.core.interrupt_shadow = shadow;
+                self.core.pending_debug = pending;
+                Some(exit)
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Code outside RAM cannot be decoded.
+    #[cold]
+    pub fn fetch_outside_ram(&mut self) -> Trap {
+        self.pending_exit = Exit::GuestError(GuestError::FetchOutsideRam { rip: self.rip });
+        Trap::Exit
+    }
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! The translation cache: linear page to host page, with separate tags for reading and writing.
+//!
+//! A tag is the linear page address with the cache's generation and the privilege mode in its low twelve bits (9 and 3), so a mode
+//! change costs nothing and a flush is a new generation. An entry exists only while a walk done now would give the same
+//! answer and would change nothing: the accessed bit is set, and for a write tag also the dirty bit, the page is already
+//! in the dirty set, and nothing was derived from it (no decoded code, no walk).
+
+use crate::memory::PAGE_MASK;
+
+/// Who accesses memory: decides the user/supervisor, SMAP and write-protection checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Privilege {
+    /// CPL 3.
+    User = 0,
+    /// CPL 0 to 2 with SMAP holding (AC clear), and all implicit accesses to descriptor tables and stacks.
+    Supervisor = 1,
+    /// CPL 0 to 2 with AC set.
+    SupervisorOverride = 2,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(32))]
+pub(crate) struct TlbEntry {
+    pub read: u64,
+    pub write: u64,
+    /// Host address = linear address + this, wrapping.
+    pub addend: u64,
+    /// Physical address of the page.
+    pub physical: u64,
+}
+
+/// Never equal to a tag: the mode bits are 7.
+pub(crate) const NO_TAG: u64 = 7;
+/// Mode bits that are never inserted: every access takes the slow path.
+const UNCACHED: u64 = 4;
+const EMPTY: TlbEntry = TlbEntry { read: NO_TAG, write: NO_TAG, addend: 0, physical: 0 };
+const GENERATIONS: u64 = 1 << 9;
+
+#[derive(Debug)]
+pub(crate) struct Tlb {
+    entries: Box<[TlbEntry]>,
+    mask: usize,
+    generation: u64,
+    /// Generation and mode, as they stand in a tag.
+    tag: u64,
+    /// Generation and code mode.
+    code_tag: u64,
+}
+
+impl Tlb {
+    pub fn new(entries: usize) -> Self {
+        let entries = entries.clamp(16, 1 << 16).next_power_of_two();
+        Self { entries: vec![EMPTY; entries].into_boxed_slice(), mask: entries - 1, generation: 0, tag: 0, code_tag: 0 }
+    }
+
+    /// Switches to another privilege mode; without `cached`, every access misses.
+    #[inline]
+    pub fn set_privilege(&mut self, privilege: Privilege, cached: bool) {
+        self.tag = self.generation << 3 | if cached { privilege as u64 } else { UNCACHED };
+    }
+
+    /// Sets what decides how code is fetched and decoded: three bits.
+    pub fn set_code_mode(&mut self, mode: u64) {
+        self.code_tag = self.generation << 3 | (mode & 7);
+    }
+
+    /// Generation and code mode: decoded blocks found under an equal value are still the right ones.
+    #[inline(always)]
+    pub fn code_tag(&self) -> u64 {
+        self.code_tag
+    }
+
+    /// The tag of a linear address.
+    #[inline(always)]
+    pub fn tag_of(&self, address: u64) -> u64 {
+        (address & PAGE_MASK) | self.tag
+    }
+
+    #[inline(always)]
+    fn slot(&self, address: u64) -> usize {
+        let page = address >> 12;
+        let hash = page ^ (page >> 9) ^ (page >> 20) ^ ((self.tag & 7) << 5);
+        hash as usize & self.mask
+    }
+
+    /// The entry where a linear address would be.
+    #[inline(always)]
+    pub fn entry(&self, address: u64) -> &TlbEntry {
+        let slot = self.slot(address);
+        // SAFETY: `slot` masks with the length minus one, and the length is a power of two.
+        unsafe { self.entries.get_unchecked(slot) }
+    }
+
+    pub fn insert(&mut self, address: u64, entry: TlbEntry) {
+        if self.tag & 7 == UNCACHED {
+            return;
+        }
+        let slot = self.slot(address);
+        self.entries[slot] = entry;
+    }
+
+    /// Forgets everything. Returns true when generations wrapped, so that whoever stores tags must forget too.
+    pub fn flush(&mut self) -> bool {
+        self.generation += 1;
+        let wrapped = self.generation == GENERATIONS;
+        if wrapped {
+            self.generation = 0;
+            self.entries.fill(EMPTY);
+        }
+        self.tag = self.generation << 3 | (self.tag & 7);
+        self.code_tag = self.generation << 3 | (self.code_tag & 7);
+        wrapped
+    }
+
+    /// Removes write permission for one physical page.
+    pub fn forbid_writes(&mut self, physical: u64) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.physical == physical) {
+            entry.write = NO_TAG;
+        }
+    }
+
+    /// Removes write permission everywhere.
+    pub fn forbid_all_writes(&mut self) {
+        self.entries.iter_mut().for_each(|entry| entry.write = NO_TAG);
+    }
+}
