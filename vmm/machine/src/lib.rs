@@ -10,6 +10,7 @@ pub mod entropy;
 pub mod machine;
 pub mod memory;
 pub mod pages;
+pub mod sdk_window;
 pub mod snapshot;
 pub mod stop;
 pub mod time;
