@@ -376,7 +376,7 @@ impl<D: VirtioDevice> Device for VirtioMmio<D> {
         data.fill(0);
         if offset >= CONFIG_OFFSET {
             self.device.read_config(offset - CONFIG_OFFSET, data);
-        } else if data.len() == 4 && offset % 4 == 0 {
+        } else if data.len() == 4 && offset.is_multiple_of(4) {
             data.copy_from_slice(&self.read_register(offset).to_le_bytes());
         } else {
             self.transport.counters.refused_accesses += 1;
@@ -387,7 +387,7 @@ impl<D: VirtioDevice> Device for VirtioMmio<D> {
         if offset >= CONFIG_OFFSET {
             self.device.write_config(offset - CONFIG_OFFSET, data);
         } else if let Ok(bytes) = <[u8; 4]>::try_from(data)
-            && offset % 4 == 0
+            && offset.is_multiple_of(4)
         {
             self.write_register(context.memory, context.now, offset, u32::from_le_bytes(bytes));
         } else {

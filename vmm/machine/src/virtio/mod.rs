@@ -5,7 +5,7 @@
 //! - [`queue`]: walks split virtqueues in guest memory. Everything there is hostile; a ring that breaks the rules is an
 //!   error that stops the device until the driver resets it.
 //! - [`mmio`]: the register block of the modern transport (version 2): features, status, queues, interrupts.
-//! - the devices: block, [`net`], [`rng`] and [`console`].
+//! - the devices: [`block`], [`net`], [`rng`] and [`console`].
 //!
 //! Nothing here reads a clock, a file or host randomness: guest time comes in with each call, and every random draw is from
 //! a [`crate::entropy::Stream`].
@@ -13,6 +13,7 @@
 //! The ring walker is our own rather than `virtio-queue`'s iterator: that one ends a malformed chain early and goes on, where we
 //! need a typed error for the whole chain before any byte of it is used.
 
+pub mod block;
 pub mod console;
 pub mod mmio;
 pub mod net;
