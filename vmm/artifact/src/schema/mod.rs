@@ -1,15 +1,28 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Every document, as Rust types.
 
+mod bug;
 mod descriptor;
+mod explore;
 mod receipt;
+mod run;
 mod snapshot;
+mod trace;
+mod verdict;
 
+pub use bug::{BranchRecord, Bug, BugIdentity, Divergence, MinimizedBug, Outcome, Reproduction, Start, Violation};
 pub use descriptor::{
     Descriptor, Environment, ErrorDescriptor, Handoff, Link, Parameter, Parameters, ToolIdentity, read_handoff,
 };
+pub use explore::{
+    AssertionSummary, Assertions, Corpus, CorpusEntry, CoverageMap, ENTRIES_MAX, FaultCounts, Origin, PlannedBranch,
+    RoundSummary, WINDOW_MAX,
+};
 pub use receipt::{Receipt, ReceiptStage};
+pub use run::{DiskConfiguration, NetworkConfiguration, RunConfiguration, ScheduleDocument, VmConfiguration};
 pub use snapshot::{PageRun, Region, SnapshotManifest};
+pub use trace::{TraceDocument, TraceRound, TraceVm};
+pub use verdict::{BugVerdict, Class, Status, Verdict};
 
 use serde::{Deserialize, Serialize};
 

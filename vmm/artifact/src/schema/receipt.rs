@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ObjectRef, Parameters, ToolIdentity};
+use super::{Class, ObjectRef, Parameters, Status, ToolIdentity};
 
 /// One stage of the chain that a receipt binds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,9 +24,9 @@ pub struct ReceiptStage {
 #[serde(deny_unknown_fields)]
 pub struct Receipt {
     /// Acceptance status.
-    pub status: String,
+    pub status: Status,
     /// The verdict's class.
-    pub class: String,
+    pub class: Class,
     /// The guest's kernel.
     pub kernel: Option<ObjectRef>,
     /// The guest's initrd.

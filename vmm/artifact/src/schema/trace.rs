@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! What happened in each round of a branch.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Digest;
+use crate::document::{Document, MediaType};
+
+/// What one VM did in a round.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceVm {
+    /// 0 up, 1 paused, 2 down.
+    pub power: u8,
+    /// Instructions since power-on, at the barrier.
+    pub instructions: u64,
+    /// Hash of its registers at the barrier.
+    pub registers: Digest,
+    /// Frames sent.
+    pub frames_sent: u64,
+    /// Hash over them.
+    pub frames: Digest,
+    /// Frames that reached it.
+    pub frames_delivered: u64,
+    /// SDK records drained.
+    pub sdk_records: u64,
+    /// Hash over them.
+    pub sdk: Digest,
+}
+
+/// One round.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceRound {
+    /// Rounds since the cluster started.
+    pub round: u64,
+    /// Cluster ns at its start.
+    pub start_ns: u64,
+    /// Cluster ns of its barrier.
+    pub end_ns: u64,
+    /// Places in the schedule of the faults that were due.
+    pub faults: Vec<u32>,
+    /// The VMs, in order.
+    pub vms: Vec<TraceVm>,
+}
+
+/// A whole branch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceDocument {
+    /// The rolling hash at the end: it covers every round since the cluster started.
+    pub rolling: Digest,
+    /// The branch's rounds.
+    pub rounds: Vec<TraceRound>,
+    /// Hash of each VM's memory at the end.
+    pub memory: Vec<Digest>,
+    /// Hash of each VM's disks at the end.
+    pub disks: Vec<Digest>,
+}
+
+impl Document for TraceDocument {
+    const MEDIA: MediaType = MediaType::Trace;
+}
