@@ -30,6 +30,11 @@ impl Line {
         self.level = false;
     }
 
+    /// Sets the level without making an edge, for outputs whose edges are reported by [`Line::pulse`].
+    pub fn set_quietly(&mut self, level: bool) {
+        self.level = level;
+    }
+
     /// Whether the line is high.
     pub fn level(&self) -> bool {
         self.level

@@ -3,6 +3,7 @@
 
 pub mod board;
 pub mod boot;
+pub mod chips;
 pub mod config;
 pub mod device;
 pub mod engine;
@@ -15,6 +16,8 @@ pub mod snapshot;
 pub mod stop;
 pub mod time;
 pub mod virtio;
+#[cfg(test)]
+mod testing;
 
 pub use config::{DiskConfig, EngineKind, NetConfig, VmConfig};
 pub use machine::{Machine, SentFrame};
