@@ -14,10 +14,10 @@ pub mod pages;
 pub mod sdk_window;
 pub mod snapshot;
 pub mod stop;
-pub mod time;
-pub mod virtio;
 #[cfg(test)]
 mod testing;
+pub mod time;
+pub mod virtio;
 
 pub use config::{DiskConfig, EngineKind, NetConfig, VmConfig};
 pub use machine::{Machine, SentFrame};

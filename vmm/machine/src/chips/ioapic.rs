@@ -200,7 +200,9 @@ impl Device for IoApic {
     }
 
     fn restore(&mut self, state: &IoApicState) -> Result<(), StateError> {
-        if state.entries.iter().any(|entry| entry & !(WRITABLE | REMOTE_IRR) != 0) || state.edges | state.lines >= 1 << INPUTS {
+        if state.entries.iter().any(|entry| entry & !(WRITABLE | REMOTE_IRR) != 0)
+            || state.edges | state.lines >= 1 << INPUTS
+        {
             return Err(StateError::new("ioapic", "an entry or input has undefined bits set"));
         }
         self.state = state.clone();
@@ -271,19 +273,23 @@ mod tests {
         assert_eq!(bench.read32(0x10), 0x17_0020);
     }
 
-    device_contract!(ioapic_state_is_complete, || {
-        let mut bench = Bench::new(IoApic::default());
-        program(&mut bench, 9, 0x8041);
-        program(&mut bench, 4, 0x34);
-        bench.device.set_input(9, high(), true);
-        bench.device.next_message();
-        bench.device.set_input(4, high(), true);
-        bench
-    }, |bench: &mut Bench<IoApic>| {
-        bench.read32(0x10);
-        bench.device.end_of_interrupt(0x41);
-        while let Some(message) = bench.device.next_message() {
-            bench.log.push(u64::from(message.vector));
+    device_contract!(
+        ioapic_state_is_complete,
+        || {
+            let mut bench = Bench::new(IoApic::default());
+            program(&mut bench, 9, 0x8041);
+            program(&mut bench, 4, 0x34);
+            bench.device.set_input(9, high(), true);
+            bench.device.next_message();
+            bench.device.set_input(4, high(), true);
+            bench
+        },
+        |bench: &mut Bench<IoApic>| {
+            bench.read32(0x10);
+            bench.device.end_of_interrupt(0x41);
+            while let Some(message) = bench.device.next_message() {
+                bench.log.push(u64::from(message.vector));
+            }
         }
-    });
+    );
 }

@@ -164,7 +164,8 @@ impl Lapic {
         }
         if value & APIC_BASE_ENABLED == 0 {
             // Switching off resets everything but the identity (APM vol. 2, 16.3.1).
-            let off = LapicState { base: value, id: self.state.id, svr: 0xff, lvt: [LVT_MASKED; 6], ..LapicState::default() };
+            let off =
+                LapicState { base: value, id: self.state.id, svr: 0xff, lvt: [LVT_MASKED; 6], ..LapicState::default() };
             self.state = off;
         }
         self.state.base = value;
@@ -491,7 +492,10 @@ impl Device for Lapic {
 
     fn restore(&mut self, state: &LapicState) -> Result<(), StateError> {
         let lvt_is_valid = state.lvt.iter().zip(LVT_WRITABLE).all(|(entry, writable)| entry & !writable == 0);
-        if !lvt_is_valid || state.divide & !0xb != 0 || state.base & !APIC_BASE_ENABLED != APIC_BASE_DEFAULT & !APIC_BASE_ENABLED {
+        if !lvt_is_valid
+            || state.divide & !0xb != 0
+            || state.base & !APIC_BASE_ENABLED != APIC_BASE_DEFAULT & !APIC_BASE_ENABLED
+        {
             return Err(StateError::new("lapic", "base, divide or vector table has undefined bits set"));
         }
         if state.irr[0] & 0xffff != 0 || state.isr[0] & 0xffff != 0 {
@@ -658,25 +662,29 @@ mod tests {
         assert!(!to(0x2100_0000, 0x0fff_ffff, 0x13));
     }
 
-    device_contract!(lapic_state_is_complete, || {
-        let mut bench = Bench::new(Lapic::default());
-        bench.write32(LVT_TIMER, 0x2_0030);
-        bench.write32(DIVIDE, 0x1);
-        bench.write32(INITIAL, 777);
-        bench.run_to(4_000);
-        bench.device.acknowledge();
-        bench.device.accept(fixed(0x91, true));
-        bench.write32(TPR, 0x20);
-        bench
-    }, |bench: &mut Bench<Lapic>| {
-        for to in [5_000, 9_000, 20_000] {
-            bench.run_to(to);
-            for register in [CURRENT, TPR, 0xa0, 0x280, INITIAL] {
-                bench.read32(register);
+    device_contract!(
+        lapic_state_is_complete,
+        || {
+            let mut bench = Bench::new(Lapic::default());
+            bench.write32(LVT_TIMER, 0x2_0030);
+            bench.write32(DIVIDE, 0x1);
+            bench.write32(INITIAL, 777);
+            bench.run_to(4_000);
+            bench.device.acknowledge();
+            bench.device.accept(fixed(0x91, true));
+            bench.write32(TPR, 0x20);
+            bench
+        },
+        |bench: &mut Bench<Lapic>| {
+            for to in [5_000, 9_000, 20_000] {
+                bench.run_to(to);
+                for register in [CURRENT, TPR, 0xa0, 0x280, INITIAL] {
+                    bench.read32(register);
+                }
+                let vector = bench.device.acknowledge();
+                bench.log.push(u64::from(vector.unwrap_or(0)));
+                bench.write32(EOI, 0);
             }
-            let vector = bench.device.acknowledge();
-            bench.log.push(u64::from(vector.unwrap_or(0)));
-            bench.write32(EOI, 0);
         }
-    });
+    );
 }

@@ -405,19 +405,23 @@ mod tests {
         assert_eq!(bench.read8(0x20), 0x08);
     }
 
-    device_contract!(pic_state_is_complete, || {
-        let mut bench = ready();
-        raise(&mut bench, 4);
-        raise(&mut bench, 10);
-        bench.device.acknowledge();
-        bench.write8(0xa0, 0x11);
-        bench
-    }, |bench: &mut Bench<Pic>| {
-        bench.write8(0xa1, 0x70);
-        bench.write8(0xa1, 2);
-        bench.write8(0xa1, 1);
-        bench.write8(0x20, 0x20);
-        raise(bench, 15);
-        bench.device.acknowledge();
-    });
+    device_contract!(
+        pic_state_is_complete,
+        || {
+            let mut bench = ready();
+            raise(&mut bench, 4);
+            raise(&mut bench, 10);
+            bench.device.acknowledge();
+            bench.write8(0xa0, 0x11);
+            bench
+        },
+        |bench: &mut Bench<Pic>| {
+            bench.write8(0xa1, 0x70);
+            bench.write8(0xa1, 2);
+            bench.write8(0xa1, 1);
+            bench.write8(0x20, 0x20);
+            raise(bench, 15);
+            bench.device.acknowledge();
+        }
+    );
 }

@@ -436,26 +436,30 @@ mod tests {
         assert_eq!(at_tick(&mut bench, 51_001), 1);
     }
 
-    device_contract!(pit_state_is_complete, || {
-        let mut bench = Bench::new(Pit::default());
-        program(&mut bench, 0x34, 0x40, 11_932);
-        program(&mut bench, 0xb0, 0x42, 0xfff0);
-        bench.write8(0x61, 3);
-        at_tick(&mut bench, 20_000);
-        bench.write8(0x43, 0x80);
-        bench.read8(0x42);
-        bench.write8(0x43, 0x74);
-        bench.write8(0x41, 0x21);
-        bench
-    }, |bench: &mut Bench<Pit>| {
-        bench.read8(0x42);
-        bench.write8(0x41, 0x43);
-        for tick in [30_000, 70_000, 90_000] {
-            at_tick(bench, tick);
-            bench.read8(0x61);
-            for counter in 0..3 {
-                latched(bench, counter);
+    device_contract!(
+        pit_state_is_complete,
+        || {
+            let mut bench = Bench::new(Pit::default());
+            program(&mut bench, 0x34, 0x40, 11_932);
+            program(&mut bench, 0xb0, 0x42, 0xfff0);
+            bench.write8(0x61, 3);
+            at_tick(&mut bench, 20_000);
+            bench.write8(0x43, 0x80);
+            bench.read8(0x42);
+            bench.write8(0x43, 0x74);
+            bench.write8(0x41, 0x21);
+            bench
+        },
+        |bench: &mut Bench<Pit>| {
+            bench.read8(0x42);
+            bench.write8(0x41, 0x43);
+            for tick in [30_000, 70_000, 90_000] {
+                at_tick(bench, tick);
+                bench.read8(0x61);
+                for counter in 0..3 {
+                    latched(bench, counter);
+                }
             }
         }
-    });
+    );
 }

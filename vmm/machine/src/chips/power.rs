@@ -98,7 +98,9 @@ impl Power {
     }
 
     fn write_byte(&mut self, port: u16, value: u8, context: &mut Context<'_>) {
-        let replace = |old: u16, high: bool| if high { old & 0xff | u16::from(value) << 8 } else { old & 0xff00 | u16::from(value) };
+        let replace = |old: u16, high: bool| {
+            if high { old & 0xff | u16::from(value) << 8 } else { old & 0xff00 | u16::from(value) }
+        };
         match port {
             0x600 => self.state.pm1_status &= !u16::from(value),
             0x601 => self.state.pm1_status &= !(u16::from(value) << 8),
@@ -214,18 +216,22 @@ mod tests {
         assert_eq!(bench.read(0x604, 2) & 1, 1, "SCI is always enabled");
     }
 
-    device_contract!(power_state_is_complete, || {
-        let mut bench = Bench::new(Power::default());
-        bench.write(0x602, 2, 0x101);
-        bench.write8(0x621, 3);
-        bench.run_to(HALF_NS / 2);
-        bench
-    }, |bench: &mut Bench<Power>| {
-        for step in 1..5 {
-            bench.run_to(HALF_NS / 2 + step * HALF_NS);
-            bench.read32(0x600);
-            bench.read32(0x608);
-            bench.write8(0x600, 1);
+    device_contract!(
+        power_state_is_complete,
+        || {
+            let mut bench = Bench::new(Power::default());
+            bench.write(0x602, 2, 0x101);
+            bench.write8(0x621, 3);
+            bench.run_to(HALF_NS / 2);
+            bench
+        },
+        |bench: &mut Bench<Power>| {
+            for step in 1..5 {
+                bench.run_to(HALF_NS / 2 + step * HALF_NS);
+                bench.read32(0x600);
+                bench.read32(0x608);
+                bench.write8(0x600, 1);
+            }
         }
-    });
+    );
 }

@@ -235,7 +235,8 @@ impl Rtc {
 
     /// Sets the flags of everything that happened since the last call.
     fn collect(&mut self, now: GuestNs) {
-        let before = std::mem::replace(&mut self.state.seen, now.max(self.state.seen));
+        let before = self.state.seen;
+        self.state.seen = now.max(before);
         if now <= before {
             return;
         }
@@ -426,7 +427,10 @@ mod tests {
     #[test]
     fn the_clock_follows_guest_time_and_steps() {
         let mut bench = bench();
-        assert_eq!([get(&mut bench, 9), get(&mut bench, 8), get(&mut bench, 7), get(&mut bench, CENTURY)], [0x25, 1, 1, 0x20]);
+        assert_eq!(
+            [get(&mut bench, 9), get(&mut bench, 8), get(&mut bench, 7), get(&mut bench, CENTURY)],
+            [0x25, 1, 1, 0x20]
+        );
         bench.run_to(3_725 * SECOND_NS);
         assert_eq!([get(&mut bench, 4), get(&mut bench, 2), get(&mut bench, 0)], [0x01, 0x02, 0x05]);
         let now = bench.now;
@@ -468,7 +472,10 @@ mod tests {
         for _ in 0..1_024 {
             let next = bench.device.next_event().unwrap().0;
             edges += bench.run_to(next);
-            assert_eq!(get(&mut bench, REGISTER_C), IRQF | b::PERIODIC | if next == SECOND_NS { b::UPDATE | b::ALARM & 0 } else { 0 });
+            assert_eq!(
+                get(&mut bench, REGISTER_C),
+                IRQF | b::PERIODIC | if next == SECOND_NS { b::UPDATE | b::ALARM & 0 } else { 0 }
+            );
         }
         assert_eq!((edges, bench.now.0), (1_024, SECOND_NS));
     }
@@ -509,22 +516,26 @@ mod tests {
         assert_eq!(get(&mut bench, REGISTER_A) & 0x80, 0);
     }
 
-    device_contract!(rtc_state_is_complete, || {
-        let mut bench = bench();
-        put(&mut bench, REGISTER_A, 0x2a);
-        put(&mut bench, REGISTER_B, b::PERIODIC | b::ALARM | b::HOURS_24);
-        bench.run_to(SECOND_NS / 3);
-        put(&mut bench, REGISTER_B, b::SET | b::PERIODIC | b::HOURS_24);
-        put(&mut bench, 4, 0x17);
-        bench
-    }, |bench: &mut Bench<Rtc>| {
-        put(bench, 2, 0x44);
-        put(bench, REGISTER_B, b::PERIODIC | b::UPDATE | b::HOURS_24);
-        for step in 1..20 {
-            bench.run_to(SECOND_NS / 3 + step * SECOND_NS / 7);
-            for register in [0, 2, 4, REGISTER_A, REGISTER_C, 0x40] {
-                get(bench, register);
+    device_contract!(
+        rtc_state_is_complete,
+        || {
+            let mut bench = bench();
+            put(&mut bench, REGISTER_A, 0x2a);
+            put(&mut bench, REGISTER_B, b::PERIODIC | b::ALARM | b::HOURS_24);
+            bench.run_to(SECOND_NS / 3);
+            put(&mut bench, REGISTER_B, b::SET | b::PERIODIC | b::HOURS_24);
+            put(&mut bench, 4, 0x17);
+            bench
+        },
+        |bench: &mut Bench<Rtc>| {
+            put(bench, 2, 0x44);
+            put(bench, REGISTER_B, b::PERIODIC | b::UPDATE | b::HOURS_24);
+            for step in 1..20 {
+                bench.run_to(SECOND_NS / 3 + step * SECOND_NS / 7);
+                for register in [0, 2, 4, REGISTER_A, REGISTER_C, 0x40] {
+                    get(bench, register);
+                }
             }
         }
-    });
+    );
 }

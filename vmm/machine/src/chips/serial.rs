@@ -290,24 +290,28 @@ mod tests {
         assert_eq!(line.as_deref(), Some("[    1.0] Kernel panic - not syncing: No working init found."));
     }
 
-    device_contract!(serial_state_is_complete, || {
-        let mut bench = Bench::new(Serial::default());
-        bench.write8(3, 0x83);
-        bench.write8(0, 0x0c);
-        bench.write8(3, 3);
-        bench.write8(1, 3);
-        type_in(&mut bench, &[7; 100]);
-        print(&mut bench, "half a li");
-        bench
-    }, |bench: &mut Bench<Serial>| {
-        bench.read8(2);
-        print(bench, "ne\n");
-        for _ in 0..110 {
-            bench.read8(0);
+    device_contract!(
+        serial_state_is_complete,
+        || {
+            let mut bench = Bench::new(Serial::default());
+            bench.write8(3, 0x83);
+            bench.write8(0, 0x0c);
+            bench.write8(3, 3);
+            bench.write8(1, 3);
+            type_in(&mut bench, &[7; 100]);
+            print(&mut bench, "half a li");
+            bench
+        },
+        |bench: &mut Bench<Serial>| {
             bench.read8(2);
-            bench.read8(5);
+            print(bench, "ne\n");
+            for _ in 0..110 {
+                bench.read8(0);
+                bench.read8(2);
+                bench.read8(5);
+            }
+            bench.write8(1, 0);
+            bench.write8(1, 2);
         }
-        bench.write8(1, 0);
-        bench.write8(1, 2);
-    });
+    );
 }
