@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! Tells two outcomes of one case apart, under the masks.
+
+use crate::approx;
+use crate::case::{Case, Outcome};
+use crate::generate::encode::decode;
+use crate::masks::{self, Open};
+use crate::report;
+use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic};
+use std::fmt;
+
+/// The first difference, with both values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// What differs.
+    pub what: String,
+    /// On the host, or on the other CPU.
+    pub expected: String,
+    /// On ours.
+    pub got: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: expected {}, got {}", self.what, self.expected, self.got)
+    }
+}
+
+fn differ(what: impl Into<String>, expected: impl fmt::Debug, got: impl fmt::Debug) -> Option<Difference> {
+    Some(Difference { what: what.into(), expected: format!("{expected:x?}"), got: format!("{got:x?}") })
+}
+
+/// Vector of a case that did not end.
+pub const ENDLESS: u32 = 255;
+const PAGE_FAULT: u32 = 14;
+
+/// Compares `got` (ours) with `expected`. `factory` is scratch space.
+pub fn compare(
+    case: &Case,
+    expected: &Outcome,
+    got: &Outcome,
+    factory: &mut InstructionInfoFactory,
+) -> Option<Difference> {
+    let (a, b) = (&expected.registers, &got.registers);
+    if a.vector != b.vector {
+        return differ("exception vector", a.vector, b.vector);
+    }
+    if a.vector == ENDLESS {
+        return None;
+    }
+    let instructions = Instructions::new(case);
+    if a.rip != b.rip {
+        return differ("rip", a.rip, b.rip);
+    }
+    let kernel_half = a.cr2 >> 63 != 0;
+    // Linux hides its page tables: a fault in the kernel's half always reads as a protection fault.
+    let hidden = if a.vector == PAGE_FAULT && kernel_half { 1 } else { 0 };
+    if a.error & !hidden != b.error & !hidden {
+        return differ("error code", a.error, b.error);
+    }
+    if a.vector == PAGE_FAULT && a.cr2 != b.cr2 {
+        return differ("cr2", a.cr2, b.cr2);
+    }
+    if a.selectors != b.selectors {
+        return differ("selectors (es cs ss ds fs gs)", a.selectors, b.selectors);
+    }
+    let open = instructions.open_flags(case, a.rip);
+    if (a.rflags ^ b.rflags) & !open != 0 {
+        return differ("rflags", a.rflags & !open, b.rflags & !open);
+    }
+    let opens = instructions.opens(case, factory);
+    for (index, name) in report::GPR.iter().enumerate() {
+        if a.gpr[index] != b.gpr[index] && opens.gpr & 1 << index == 0 {
+            return differ(*name, a.gpr[index], b.gpr[index]);
+        }
+    }
+    floating_point(&opens, expected, got).or_else(|| memory(case, &opens, expected, got))
+}
+
+/// The instructions of a case, decoded in a straight line.
+struct Instructions(Vec<Instruction>);
+
+/// What of a case's result is left open, besides flags.
+#[derive(Default)]
+struct Opens {
+    gpr: u16,
+    approximate: Option<i32>,
+    ulps: u64,
+    pointers: bool,
+    any_memory: bool,
+}
+
+impl Instructions {
+    fn new(case: &Case) -> Self {
+        let mut at = 0;
+        let mut list = Vec::new();
+        while at < case.code_len as usize {
+            let instruction = decode(case.bits, &case.code[at..], case.rip + at as u64);
+            list.push(instruction);
+            if instruction.is_invalid() {
+                break;
+            }
+            at += instruction.len();
+        }
+        Self(list)
+    }
+
+    /// In sequences a compare stands behind an instruction that leaves flags open, so these matter only where the case
+    /// ended right behind the instruction: in the next one's fault, or in the INT3 behind the code.
+    fn open_flags(&self, case: &Case, rip: u64) -> u64 {
+        let last = self.0.iter().filter(|one| rip == one.next_ip() || rip == one.next_ip().wrapping_add(1));
+        last.map(|instruction| masks::open_flags(case, instruction)).fold(0, |all, flags| all | flags)
+    }
+
+    fn opens(&self, case: &Case, factory: &mut InstructionInfoFactory) -> Opens {
+        let mut opens = Opens::default();
+        for instruction in &self.0 {
+            for row in masks::rows(instruction) {
+                match row.open {
+                    Open::Approximate(power) => opens.approximate = Some(power),
+                    Open::Ulps(ulps) => opens.ulps = ulps,
+                    Open::X87Pointers => opens.pointers = true,
+                    Open::DoubleShift if masks::destination_open(case, instruction) => {
+                        opens.any_memory = true;
+                        for used in factory.info(instruction).used_registers() {
+                            if let Some(index) = crate::generate::place::general(used.register()) {
+                                opens.gpr |= 1 << index;
+                            }
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        opens
+    }
+}
+
+fn floating_point(opens: &Opens, expected: &Outcome, got: &Outcome) -> Option<Difference> {
+    let (a, b) = (&expected.registers.fx, &got.registers.fx);
+    for (name, offset) in [("fcw", 0), ("fsw", 2)] {
+        if a.u16(offset) != b.u16(offset) {
+            return differ(name, a.u16(offset), b.u16(offset));
+        }
+    }
+    if a.0[4] != b.0[4] {
+        return differ("ftw (abridged)", a.0[4], b.0[4]);
+    }
+    for index in 0..8 {
+        let (x, y) = (a.st(index), b.st(index));
+        if x != y && !(opens.ulps > 0 && approx::extended_close(x, y, opens.ulps)) {
+            return differ(format!("st{index} (significand, sign and exponent)"), x, y);
+        }
+    }
+    if a.u32(24) != b.u32(24) {
+        return differ("mxcsr", a.u32(24), b.u32(24));
+    }
+    for index in 0..16 {
+        let (x, y) = (a.xmm(index), b.xmm(index));
+        if x != y && !opens.approximate.is_some_and(|power| approx::singles_close(x, y, power)) {
+            return differ(format!("xmm{index}"), x, y);
+        }
+    }
+    None
+}
+
+fn memory(case: &Case, opens: &Opens, expected: &Outcome, got: &Outcome) -> Option<Difference> {
+    if expected.memory == got.memory || opens.any_memory {
+        return None;
+    }
+    let ignored = if opens.pointers { pointer_bytes(case) } else { Vec::new() };
+    let mut words: Vec<u32> = expected.memory.iter().chain(&got.memory).map(|entry| entry.0).collect();
+    words.sort_unstable();
+    words.dedup();
+    let base = crate::layout::base_image();
+    for word in words {
+        let of = |outcome: &Outcome| {
+            let found = outcome.memory.binary_search_by_key(&word, |entry| entry.0);
+            found.map_or_else(|_| original(&base, word), |index| outcome.memory[index].1)
+        };
+        let (x, y) = (of(expected), of(got));
+        let mask = (0..8).fold(0u64, |mask, byte| {
+            let open = ignored.iter().any(|range| range.contains(&(u64::from(word) * 8 + byte)));
+            mask | if open { 0 } else { 0xff << (8 * byte) }
+        });
+        if (x ^ y) & mask != 0 {
+            return differ(format!("memory at data+{:#x}", word * 8), x & mask, y & mask);
+        }
+    }
+    None
+}
+
+/// A word that did not change: the base image, since outcomes list every word that differs from that.
+fn original(base: &[u8], word: u32) -> u64 {
+    let at = word as usize * 8;
+    base[at..at + 8].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+}
+
+/// Offsets in the data where the case's instruction stores x87 pointers.
+fn pointer_bytes(case: &Case) -> Vec<std::ops::Range<u64>> {
+    let instruction = decode(case.bits, case.code(), case.rip);
+    let Some(start) = operand_offset(case, &instruction) else { return Vec::new() };
+    let parts: &[std::ops::Range<u64>] = match instruction.mnemonic() {
+        // FOP, FIP, FDP; then MXCSR and its mask, of which the mask is the model's.
+        Mnemonic::Fxsave | Mnemonic::Fxsave64 => &[6..24, 28..32],
+        // The environment behind the tag word; the upper halves of control, status and tag word are reserved.
+        _ if instruction.op_code().operand_size() == 16 => std::slice::from_ref(&(6..14)),
+        _ => std::slice::from_ref(&(12..28)),
+    };
+    parts.iter().map(|part| start + part.start..start + part.end).collect()
+}
+
+/// Where in the data the memory operand of the case's only instruction lies.
+pub fn operand_offset(case: &Case, instruction: &Instruction) -> Option<u64> {
+    use crate::generate::place;
+    let address = instruction.virtual_address(0, 0, |register, _, _| {
+        Some(match register {
+            iced_x86::Register::FS if case.bits == 64 => crate::layout::FS_BASE,
+            iced_x86::Register::GS if case.bits == 64 => crate::layout::GS_BASE,
+            _ => match place::general(register) {
+                Some(index) if register.size() == 8 => case.gpr[index],
+                Some(index) if register.size() == 4 => case.gpr[index] & 0xffff_ffff,
+                Some(index) => case.gpr[index] & 0xffff,
+                None => 0,
+            },
+        })
+    })?;
+    place::data_offset(address)
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! Our CPU against the host's: the loop over cases.
+
+use crate::case::Case;
+use crate::compare::{Difference, compare};
+use crate::generate;
+use crate::guest::GuestRunner;
+use crate::host;
+use crate::masks::{self, Open};
+use crate::minimize::minimize;
+use crate::native::{BATCH, Native, NativeError, NativeRunner};
+use crate::random::{below, pick, stream};
+use crate::report;
+use chaoscontrol_cpu::table::{Status, status};
+use iced_x86::{Code, InstructionInfoFactory};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What kind of cases to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One instruction, every implemented one in turn.
+    Single,
+    /// Two to six instructions.
+    Sequence,
+    /// Random bytes: one instruction, or none.
+    Noise,
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Number of cases.
+    pub cases: u64,
+    /// First case's number.
+    pub first: u64,
+    /// Seed.
+    pub seed: u64,
+    /// Only mnemonics or codes whose name contains this, without regard to case.
+    pub filter: Option<String>,
+    /// What kind of cases.
+    pub kind: Kind,
+    /// Failures to collect before giving up; one a `Code` is kept.
+    pub failures_max: usize,
+}
+
+/// A failing case, made small.
+pub struct Failure {
+    /// Its number.
+    pub index: u64,
+    /// The first code, for grouping.
+    pub code: Code,
+    /// The small case.
+    pub case: Case,
+    /// What differs.
+    pub difference: Difference,
+}
+
+/// What a campaign found.
+#[derive(Default)]
+pub struct Summary {
+    /// Cases compared.
+    pub compared: u64,
+    /// Cases that the child did not survive.
+    pub lost: Vec<(u64, &'static str)>,
+    /// Cases compared for each code.
+    pub per_code: BTreeMap<Code, u64>,
+    /// Targets for which no encoding was found.
+    pub not_encoded: BTreeSet<(Code, u32)>,
+    /// Failures, one a code.
+    pub failures: Vec<Failure>,
+}
+
+/// Every implemented code that the host can judge, with the code segment sizes it exists in.
+pub fn targets(filter: Option<&str>) -> Vec<(Code, u32)> {
+    let wanted = |code: Code| {
+        let name = format!("{code:?}").to_lowercase();
+        filter.is_none_or(|filter| name.contains(&filter.to_lowercase()))
+    };
+    Code::values()
+        .filter(|&code| {
+            matches!(status(code), Status::Implemented(_)) && host::exclusion(code).is_none() && wanted(code)
+        })
+        .flat_map(|code| [(code, 64), (code, 32)])
+        .filter(|&(code, bits)| if bits == 64 { code.op_code().mode64() } else { code.op_code().mode32() })
+        .filter(|&(code, bits)| host::agrees_on_encoding(code, bits))
+        .collect()
+}
+
+/// Runs a campaign; `progress` is told how many cases are done.
+pub fn run(options: &Options, mut progress: impl FnMut(u64)) -> Result<Summary, NativeError> {
+    let mut campaign = Campaign::new(options)?;
+    let mut batch = Vec::new();
+    for index in options.first..options.first.saturating_add(options.cases) {
+        if let Some((code, case)) = campaign.generate(index) {
+            batch.push((index, code, case));
+        }
+        if batch.len() == BATCH {
+            campaign.check(&batch)?;
+            batch.clear();
+            progress(index - options.first);
+            if campaign.summary.failures.len() >= options.failures_max {
+                break;
+            }
+        }
+    }
+    campaign.check(&batch)?;
+    Ok(campaign.summary)
+}
+
+/// The outcome of one case on both, for people.
+pub fn replay(case: &Case) -> Result<Option<Difference>, NativeError> {
+    let mut native = NativeRunner::new()?;
+    Ok(differs(case, &mut native, &mut GuestRunner::default(), &mut InstructionInfoFactory::new()))
+}
+
+struct Campaign<'a> {
+    options: &'a Options,
+    native: NativeRunner,
+    guest: GuestRunner,
+    factory: InstructionInfoFactory,
+    targets: Vec<(Code, u32)>,
+    failed: BTreeSet<Code>,
+    summary: Summary,
+}
+
+impl<'a> Campaign<'a> {
+    fn new(options: &'a Options) -> Result<Self, NativeError> {
+        let mut targets = targets(options.filter.as_deref());
+        if options.kind == Kind::Sequence {
+            targets.retain(|&(code, _)| certain(code));
+        }
+        Ok(Self {
+            options,
+            native: NativeRunner::new()?,
+            guest: GuestRunner::default(),
+            factory: InstructionInfoFactory::new(),
+            targets,
+            failed: BTreeSet::new(),
+            summary: Summary::default(),
+        })
+    }
+
+    fn generate(&mut self, index: u64) -> Option<(Code, Case)> {
+        let mut rng = stream(self.options.seed, index);
+        if self.options.kind == Kind::Noise {
+            let bits = pick(&mut rng, &[64, 64, 32]);
+            let case = generate::safe_noise(&mut rng, bits, |code| host::runs_like_ours(code, bits))?;
+            return Some((generate::encode::decode(bits, case.code(), case.rip).code(), case));
+        }
+        if self.targets.is_empty() {
+            return None;
+        }
+        let (code, bits) = self.targets[(index % self.targets.len() as u64) as usize];
+        let made = match self.options.kind {
+            Kind::Sequence => {
+                let mut codes = vec![code];
+                while codes.len() < 6 && (codes.len() < 2 || below(&mut rng, 3) > 0) {
+                    let (code, other) = pick(&mut rng, &self.targets);
+                    if other == bits {
+                        codes.push(code);
+                    }
+                }
+                generate::sequence(&mut rng, &mut self.factory, &codes, bits)
+            }
+            _ => generate::single(&mut rng, &mut self.factory, code, bits),
+        };
+        if made.is_none() && self.options.kind == Kind::Single {
+            self.summary.not_encoded.insert((code, bits));
+        }
+        Some((code, made?))
+    }
+
+    fn check(&mut self, batch: &[(u64, Code, Case)]) -> Result<(), NativeError> {
+        let cases: Vec<Case> = batch.iter().map(|entry| entry.2).collect();
+        let results = self.native.run(&cases)?;
+        for ((index, code, case), native) in batch.iter().zip(results) {
+            let expected = match native {
+                Native::Done(outcome) => outcome,
+                Native::Lost(how) => {
+                    self.summary.lost.push((*index, how));
+                    continue;
+                }
+            };
+            let got = self.guest.run(case);
+            self.summary.compared += 1;
+            *self.summary.per_code.entry(*code).or_default() += 1;
+            if compare(case, &expected, &got, &mut self.factory).is_some() && self.failed.insert(*code) {
+                let Self { native, guest, factory, .. } = self;
+                let small = minimize(case, |candidate| differs(candidate, native, guest, factory));
+                // A failure that does not repeat is one of the harness, and must be seen, too.
+                let (case, difference) = small.unwrap_or_else(|| {
+                    let what = "a difference that did not happen again".into();
+                    (*case, Difference { what, expected: String::new(), got: String::new() })
+                });
+                self.summary.failures.push(Failure { index: *index, code: *code, case, difference });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether what `code` computes is certain but for flags, so that a sequence can go on behind it.
+fn certain(code: Code) -> bool {
+    masks::ROWS
+        .iter()
+        .filter(|row| row.mnemonics.contains(&code.mnemonic()))
+        .all(|row| matches!(row.open, Open::Flags(_) | Open::Shift | Open::Rotate))
+}
+
+fn differs(
+    case: &Case,
+    native: &mut NativeRunner,
+    guest: &mut GuestRunner,
+    factory: &mut InstructionInfoFactory,
+) -> Option<Difference> {
+    match native.run(std::slice::from_ref(case)).ok()?.pop()? {
+        Native::Done(expected) => compare(case, &expected, &guest.run(case), factory),
+        Native::Lost(_) => None,
+    }
+}
+
+impl Failure {
+    /// Everything needed to see and repeat it.
+    pub fn text(&self, options: &Options) -> String {
+        format!(
+            "# {:?}: {}\n# seed {} case {} ({:?}{})\n{}",
+            self.code,
+            self.difference,
+            options.seed,
+            self.index,
+            options.kind,
+            options.filter.as_ref().map(|filter| format!(", filter {filter}")).unwrap_or_default(),
+            report::to_text(&self.case)
+        )
+    }
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! Oracles for the exact CPU.
+//!
+//! - [`native`] runs a case on the host CPU, [`guest`] runs the same case on ours, [`compare`] tells them apart under the
+//!   masks of [`masks`], [`generate`] makes cases and [`minimize`] makes a failing one small.
+
+pub mod approx;
+pub mod case;
+pub mod compare;
+pub mod differential;
+pub mod generate;
+pub mod guest;
+pub mod host;
+pub mod layout;
+pub mod masks;
+pub mod minimize;
+pub mod native;
+pub mod ram;
+pub mod random;
+pub mod report;
+pub mod values;
