@@ -19,6 +19,8 @@ pub mod mmio;
 pub mod net;
 pub mod queue;
 pub mod rng;
+#[cfg(test)]
+mod tests;
 
 pub use mmio::VirtioMmio;
 pub use queue::{Chain, Queue, QueueError, Segment};
