@@ -351,3 +351,6 @@ impl Device for SdkWindow {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
