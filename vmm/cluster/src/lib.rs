@@ -1,2 +1,31 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! The shell that runs N machines as the pure core commands: boot, branches, snapshots, the assertion oracle.
+//!
+//! [`Cluster`] owns the machines, the [`chaoscontrol_sim::Sim`] that decides what happens, and the [`Oracle`] that judges what
+//! the guests report. It is generic over [`Node`], so that its own logic is tested with small fakes; everyone else uses the
+//! default, [`chaoscontrol_machine::Machine`].
+//!
+//! ```text
+//!   boot ──> snapshot ──> restore + run(BranchPlan) ──> BranchOutcome      (any number of times)
+//! ```
+
+mod branch;
+mod cluster;
+mod config;
+mod machine_node;
+mod node;
+mod oracle;
+mod parts;
+mod snapshot;
+mod violation;
+
+pub use branch::{BranchOutcome, BranchPlan, EndReason};
+pub use chaoscontrol_fault as fault;
+pub use chaoscontrol_sim as sim;
+pub use cluster::{Cluster, SERIAL_TAIL_BYTES};
+pub use config::{BootFailure, ClusterConfig, ClusterError, DiskSpec};
+pub use node::{Message, MessageBody, Node, NodeStop};
+pub use oracle::{AssertionRow, Oracle, OracleLimit, Report};
+pub use parts::{ClusterState, MachineParts, PageList, PartsError, VmState};
+pub use snapshot::{ClusterSnapshot, VmSnapshot};
+pub use violation::{Violation, ViolationKind};

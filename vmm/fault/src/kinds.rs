@@ -331,7 +331,7 @@ faults! {
         /// How long.
         duration_ns: u64 = LASTS_BOUNDED,
     }
-    /// Starts a VM that is down. A VM that is up is reset: all its completed writes survive.
+    /// Starts a VM that is down. A VM that is up is reset: all its writes survive.
     VmRestart = "vm_restart", Vm, weight 4, observed "a VM started again" {
         /// The VM.
         vm: u16 = VM,

@@ -49,7 +49,7 @@ pub struct DiskCounts {
     pub refused: u64,
 }
 
-/// An order to the shell. A round's commands are carried out in their order.
+/// An order to the shell, at the start of a round. A round's commands are carried out in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Power cut. The VM does not run until it is restarted.
@@ -59,7 +59,8 @@ pub enum Command {
         /// What its disks keep.
         cut: PowerCut,
     },
-    /// Starts a VM that is down, or resets one that is up (`reset`: its completed writes survive).
+    /// Starts a VM that is down, or resets one that is up (`reset`: all its writes survive). The shell answers with
+    /// [`crate::Sim::restarted`] before it asks for deadlines.
     Restart {
         /// The VM.
         vm: u16,
@@ -67,8 +68,6 @@ pub enum Command {
         reset: bool,
         /// Cluster ns since it went down.
         down_ns: u64,
-        /// Guest time over cluster time from here on.
-        clock: Clock,
         /// New seed of its entropy device.
         entropy: [u8; 32],
         /// New VM Generation ID.
@@ -111,13 +110,6 @@ pub enum Command {
         /// The Ethernet frame.
         frame: Vec<u8>,
     },
-    /// Runs to the first instruction boundary at or after this guest time.
-    Run {
-        /// The VM.
-        vm: u16,
-        /// Guest time of the barrier.
-        until_guest_ns: u64,
-    },
 }
 
 impl Command {
@@ -131,8 +123,7 @@ impl Command {
             | Self::SetClock { vm, .. }
             | Self::StepWallClock { vm, .. }
             | Self::SetDiskFaults { vm, .. }
-            | Self::Deliver { vm, .. }
-            | Self::Run { vm, .. } => vm,
+            | Self::Deliver { vm, .. } => vm,
         }
     }
 }

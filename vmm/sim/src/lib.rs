@@ -4,8 +4,8 @@
 //! [`Sim`] takes observations and emits commands. It knows no machine, file, thread or clock, holds its whole state as plain
 //! data ([`SimState`]), and draws every random number from a stream named by VM and purpose. One round is:
 //!
-//! 1. [`Sim::plan_round`]: faults that are due, faults that end, frames that are due, and for each VM how far it runs.
-//! 2. The shell carries the commands out, in order.
+//! 1. [`Sim::plan_round`]: faults that are due, faults that end, frames that are due, and where the barrier is.
+//! 2. The shell carries the commands out, in order, and runs each VM to its [`Sim::deadline`].
 //! 3. [`Sim::finish_round`]: what each VM did; frames enter the switch, the round's record joins the trace.
 
 mod clock;

@@ -13,8 +13,8 @@ use crate::trace::{RoundRecord, VmRecord};
 type Commands = Vec<(Command, Option<usize>)>;
 
 impl Sim {
-    /// Plans the round that starts now: what happens at its start, and how far each VM runs. Must be followed by
-    /// [`Self::finish_round`].
+    /// Plans the round that starts now: what happens at its start, and where its barrier is. The shell carries the commands
+    /// out, runs each VM to its [`Self::deadline`] and calls [`Self::finish_round`].
     pub fn plan_round(&mut self) -> Round {
         let state = &mut self.state;
         let start_ns = state.now_ns;
@@ -24,11 +24,6 @@ impl Sim {
         let faults = state.apply_due(&mut commands);
         let delivered = state.deliver_due(&mut commands);
         let end_ns = state.barrier(&delivered);
-        for (vm, each) in (0..).zip(&state.vms) {
-            if each.power == Power::On {
-                commands.push((Command::Run { vm, until_guest_ns: each.clock.to_guest_ns(end_ns) }, None));
-            }
-        }
         Round { start_ns, end_ns, commands, faults, delivered }
     }
 
@@ -133,7 +128,6 @@ impl SimState {
 
     fn restart(&mut self, vm: u16, commands: &mut Commands, index: Option<usize>) {
         let now_ns = self.now_ns;
-        let (numerator, denominator, _) = self.effects.skew(vm).unwrap_or((1, 1, None));
         let each = self.vm(vm);
         let (reset, down_ns) = match each.power {
             Power::Down { since_ns, .. } => (false, now_ns.saturating_sub(since_ns)),
@@ -142,11 +136,11 @@ impl SimState {
         let (mut entropy, mut generation) = ([0; 32], [0; 16]);
         each.restarts.fill(&mut entropy);
         each.restarts.fill(&mut generation);
-        let clock = Clock::starting(now_ns, each.restart_guest_ns).at_pace(now_ns, numerator, denominator);
-        (each.clock, each.power, each.end) = (clock, Power::On, VmEnd::Busy);
+        // The shell says in a moment at which guest time it comes up.
+        (each.clock, each.power, each.end) = (Clock::starting(now_ns, 0), Power::On, VmEnd::Busy);
         let disks = each.disks.len();
         each.disks.fill(DiskCounts::default());
-        commands.push((Command::Restart { vm, reset, down_ns, clock, entropy, generation }, index));
+        commands.push((Command::Restart { vm, reset, down_ns, entropy, generation }, index));
         for disk in (0..).take(disks) {
             let faults = self.effects.disk(vm, disk);
             if faults != crate::DiskFaults::default() {

@@ -5,7 +5,7 @@ use chaoscontrol_fault::{Ledger, Schedule, ScheduleError, Stream};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
-use crate::command::{DiskCounts, VmEnd};
+use crate::command::{DiskCounts, Round, VmEnd};
 use crate::config::{ConfigError, SimConfig};
 use crate::effects::Effects;
 use crate::switch::{NetworkCounts, Switch};
@@ -39,8 +39,6 @@ pub(crate) struct VmState {
     pub clock: Clock,
     /// How it came to the last barrier.
     pub end: VmEnd,
-    /// Guest time at which a restart resumes.
-    pub restart_guest_ns: u64,
     /// Entropy and generation ids of restarts.
     pub restarts: Stream,
     pub instructions: u64,
@@ -70,6 +68,20 @@ pub struct Sim {
     pub(crate) state: SimState,
 }
 
+impl SimState {
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &SimConfig {
+        &self.config
+    }
+
+    /// Cluster time.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+}
+
 impl Sim {
     /// A cluster at cluster time 0 with every VM up, no schedule, and `horizon_ns` to run.
     pub fn new(config: SimConfig, seed: u64, horizon_ns: u64) -> Result<Self, ConfigError> {
@@ -78,7 +90,6 @@ impl Sim {
             power: Power::On,
             clock: Clock::starting(0, 0),
             end: VmEnd::Busy,
-            restart_guest_ns: 0,
             restarts: Stream::named(seed, "restart", index),
             instructions: 0,
             disks: vec![DiskCounts::default(); usize::from(*disks)],
@@ -204,11 +215,21 @@ impl Sim {
         self.state.vms.get(usize::from(vm)).map(|vm| vm.clock)
     }
 
-    /// Says where a restart of the VM resumes: the guest time of its restart snapshot, or 0 for a cold boot.
-    pub fn set_restart_point(&mut self, vm: u16, guest_ns: u64) {
-        if let Some(vm) = self.state.vms.get_mut(usize::from(vm)) {
-            vm.restart_guest_ns = guest_ns;
-        }
+    /// Says at which guest time a restarted VM came up, and returns its clock from here on.
+    pub fn restarted(&mut self, vm: u16, guest_ns: u64) -> Option<Clock> {
+        let now_ns = self.state.now_ns;
+        let (numerator, denominator, _) = self.state.effects.skew(vm).unwrap_or((1, 1, None));
+        let each = self.state.vms.get_mut(usize::from(vm))?;
+        each.clock = Clock::starting(now_ns, guest_ns).at_pace(now_ns, numerator, denominator);
+        Some(each.clock)
+    }
+
+    /// Guest time to which the VM runs in the round: to the first instruction boundary at or after it. None for one that
+    /// gets no run time. Asked once the round's commands are carried out.
+    #[must_use]
+    pub fn deadline(&self, round: &Round, vm: u16) -> Option<u64> {
+        let vm = self.state.vms.get(usize::from(vm))?;
+        (vm.power == Power::On).then(|| vm.clock.to_guest_ns(round.end_ns))
     }
 
     /// Records that the shell could not carry out a command of the event at `index`.

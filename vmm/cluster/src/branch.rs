@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! What a branch is asked to do and what comes of it.
+
+use std::collections::BTreeMap;
+
+use chaoscontrol_fault::{Ledger, Schedule};
+use chaoscontrol_sim::{Digest, NetworkCounts, RoundRecord, Trace};
+use serde::{Deserialize, Serialize};
+
+use crate::oracle::{AssertionRow, OracleLimit};
+use crate::violation::Violation;
+
+/// One branch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BranchPlan {
+    /// Faults; times count from the start of the branch.
+    pub schedule: Schedule,
+    /// Length in cluster ns.
+    pub horizon_ns: u64,
+    /// Seeds every random stream of the branch: network, entropy devices, SDK choices.
+    pub entropy_seed: u64,
+    /// Whether edges are counted.
+    pub coverage: bool,
+    /// Whether every round's record is kept.
+    pub full_trace: bool,
+}
+
+impl BranchPlan {
+    /// A branch with coverage and without full records.
+    #[must_use]
+    pub fn new(schedule: Schedule, horizon_ns: u64, entropy_seed: u64) -> Self {
+        Self { schedule, horizon_ns, entropy_seed, coverage: true, full_trace: false }
+    }
+}
+
+/// Why a branch ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndReason {
+    /// Cluster time reached the horizon.
+    Horizon,
+    /// A violation.
+    Violation,
+    /// Every workload ended by itself with success.
+    AllExited,
+    /// The guests exceeded a bound of the oracle: judging on would not be sound.
+    OracleLimit(OracleLimit),
+}
+
+/// What came of a branch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BranchOutcome {
+    /// Why it ended.
+    pub end: EndReason,
+    /// Violations in the order of (round, VM, report).
+    pub violations: Vec<Violation>,
+    /// Every property of the guests' catalogs with its counts since power-on, ordered by message and kind.
+    pub assertions: Vec<AssertionRow>,
+    /// Events by name, since power-on.
+    pub events: BTreeMap<String, u64>,
+    /// Edge hit counts of each VM, when asked for.
+    pub coverage: Option<Vec<Vec<u8>>>,
+    /// What became of each fault.
+    pub ledger: Ledger,
+    /// The rolling trace over the branch's rounds.
+    pub trace: Trace,
+    /// The rolling trace and every VM's final memory and disks: two runs are the same when this is.
+    pub digest: Digest,
+    /// Every round's record, when asked for.
+    pub records: Option<Vec<RoundRecord>>,
+    /// Instructions that all VMs ran in the branch.
+    pub instructions: u64,
+    /// Cluster ns that the branch took.
+    pub cluster_ns: u64,
+    /// The end of each VM's console output.
+    pub serial: Vec<Vec<u8>>,
+    /// What happened to frames since power-on.
+    pub network: NetworkCounts,
+}

@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! The cluster: carries out what the pure core commands, round by round.
+
+use std::sync::Arc;
+
+use chaoscontrol_fault::{Schedule, Stream};
+use chaoscontrol_machine::Machine;
+use chaoscontrol_protocol::Record;
+use chaoscontrol_protocol::layout::SLOTS;
+use chaoscontrol_sim::{Command, Digest, Observation, Power, PowerCut, Round, RoundRecord, Sim, SimConfig, VmEnd};
+
+use crate::branch::{BranchOutcome, BranchPlan, EndReason};
+use crate::config::{BootFailure, ClusterError};
+use crate::node::{Message, MessageBody, Node, NodeStop};
+use crate::oracle::{Moment, Oracle, Slots};
+use crate::snapshot::{ClusterSnapshot, RestartPoint, VmMemo, VmSnapshot, WorkloadEnd};
+use crate::violation::ViolationKind;
+
+/// Console output that is kept of each VM.
+pub const SERIAL_TAIL_BYTES: usize = 64 * 1024;
+
+/// Domain of the hash over one VM's SDK records in a round.
+const SDK_CONTEXT: &str = "chaoscontrol 2026 sdk records v1";
+
+type Result<T, N> = std::result::Result<T, ClusterError<<N as Node>::Error>>;
+
+/// One VM of a running cluster.
+struct Vm<N: Node> {
+    node: N,
+    restart: Option<Arc<RestartPoint<N::Snapshot>>>,
+    memo: VmMemo,
+    /// SDK records of this round.
+    sdk: SdkRecords,
+    /// Edges that were counted before a restart in this branch.
+    edges_before: Option<Vec<u8>>,
+}
+
+/// The SDK records of one round, hashed.
+#[derive(Default)]
+struct SdkRecords {
+    count: u64,
+    hasher: Option<blake3::Hasher>,
+}
+
+impl SdkRecords {
+    /// Covers the message's time, kind and contents, each field with a fixed or stated length.
+    fn push(&mut self, message: &Message) {
+        let hasher = self.hasher.get_or_insert_with(|| blake3::Hasher::new_derive_key(SDK_CONTEXT));
+        hasher.update(&message.at_guest_ns.to_le_bytes());
+        let mut field = |kind: u8, slot: u32, bytes: &[u8]| {
+            hasher.update(&[kind]);
+            hasher.update(&slot.to_le_bytes());
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        match &message.body {
+            MessageBody::Record { slot, bytes } => field(1, *slot, bytes),
+            MessageBody::Refused { slot, reason } => field(2, *slot, reason.as_bytes()),
+            MessageBody::Random { slot, below, value } => {
+                field(3, *slot, [below.to_le_bytes(), value.to_le_bytes()].as_flattened());
+            }
+            MessageBody::InitFailed => field(4, 0, &[]),
+            MessageBody::WorkloadExited(code) => field(5, 0, &[*code]),
+            MessageBody::WorkloadKilled(signal) => field(6, 0, &[*signal]),
+        }
+        self.count += 1;
+    }
+
+    fn take(&mut self) -> (u64, Digest) {
+        let digest = self.hasher.take().map_or([0; 32], |hasher| hasher.finalize().into());
+        (std::mem::take(&mut self.count), digest)
+    }
+}
+
+/// N machines, the core that decides, and the oracle that judges.
+pub struct Cluster<N: Node = Machine> {
+    sim: Sim,
+    oracle: Oracle,
+    vms: Vec<Vm<N>>,
+    /// Instructions that all VMs ran since the branch started.
+    ran_instructions: u64,
+}
+
+impl<N: Node> Cluster<N> {
+    /// A cluster of machines that are loaded and have not run yet.
+    pub fn from_nodes(nodes: Vec<N>, config: SimConfig, seed: u64) -> Result<Self, N> {
+        if nodes.len() != config.disks.len() {
+            return Err(chaoscontrol_sim::ConfigError::Vms(nodes.len()).into());
+        }
+        let oracle = Oracle::new(config.vms());
+        let sim = Sim::new(config, seed, u64::MAX)?;
+        let vm = |node| Vm {
+            node,
+            restart: None,
+            memo: VmMemo { wall_at_kill_ns: 0, workload: None, ended: false, serial: Vec::new() },
+            sdk: SdkRecords::default(),
+            edges_before: None,
+        };
+        Ok(Self { sim, oracle, vms: nodes.into_iter().map(vm).collect(), ran_instructions: 0 })
+    }
+
+    /// The pure core, for reading.
+    #[must_use]
+    pub fn sim(&self) -> &Sim {
+        &self.sim
+    }
+
+    /// The oracle, for reading.
+    #[must_use]
+    pub fn oracle(&self) -> &Oracle {
+        &self.oracle
+    }
+
+    /// The machine of a VM.
+    pub fn node_mut(&mut self, vm: u16) -> Option<&mut N> {
+        self.vms.get_mut(usize::from(vm)).map(|vm| &mut vm.node)
+    }
+
+    /// The end of a VM's console output.
+    #[must_use]
+    pub fn serial_tail(&self, vm: u16) -> &[u8] {
+        self.vms.get(usize::from(vm)).map_or(&[], |vm| &vm.memo.serial)
+    }
+
+    /// Runs without faults until every VM reported `setup_complete`, at most to `limit_ns` of cluster time.
+    pub fn run_to_setup(&mut self, seed: u64, limit_ns: u64) -> Result<(), N> {
+        let horizon_ns = limit_ns.saturating_sub(self.sim.now_ns());
+        self.sim.begin_branch(Schedule::default(), horizon_ns, seed)?;
+        loop {
+            let waiting = self.oracle.without_setup();
+            if waiting.is_empty() {
+                break;
+            }
+            if self.sim.finished() {
+                return Err(BootFailure::NoSetup { vms: waiting, limit_ns }.into());
+            }
+            self.round()?;
+            self.check_boot()?;
+        }
+        self.collect_counts();
+        Ok(())
+    }
+
+    /// Whether the guests went wrong before setup.
+    fn check_boot(&self) -> std::result::Result<(), BootFailure> {
+        let Some(violation) = self.oracle.violations().first() else {
+            let exited = (0..).zip(&self.vms).find(|(_, vm)| vm.memo.ended);
+            return exited
+                .map_or(Ok(()), |(vm, _)| Err(BootFailure::WorkloadExited { vm, how: "exit code 0".to_owned() }));
+        };
+        let vm = violation.vm;
+        Err(match &violation.kind {
+            ViolationKind::GuestPanic { hint } if hint.to_ascii_lowercase().contains("init") => {
+                BootFailure::NoInit { vm, hint: hint.clone() }
+            }
+            ViolationKind::GuestPanic { hint } => BootFailure::Panic { vm, hint: hint.clone() },
+            ViolationKind::WorkloadExited { code, signalled } => {
+                let what = if *signalled { "signal" } else { "exit code" };
+                BootFailure::WorkloadExited { vm, how: format!("{what} {code}") }
+            }
+            ViolationKind::GuestShutdown { how } if how == INIT_FAILED => BootFailure::NoInit { vm, hint: how.clone() },
+            ViolationKind::GuestShutdown { how } => BootFailure::Shutdown { vm, how: how.clone() },
+            kind => BootFailure::Violation { vm, what: kind.signature() },
+        })
+    }
+
+    /// Runs one branch from where the cluster stands.
+    pub fn run(&mut self, plan: &BranchPlan) -> Result<BranchOutcome, N> {
+        self.begin(plan)?;
+        let start_ns = self.sim.now_ns();
+        self.ran_instructions = 0;
+        let mut records = plan.full_trace.then(Vec::new);
+        let end = loop {
+            if !self.oracle.violations().is_empty() {
+                break EndReason::Violation;
+            }
+            if let Some(limit) = self.oracle.limit() {
+                break EndReason::OracleLimit(limit);
+            }
+            if self.vms.iter().all(|vm| vm.memo.ended) {
+                break EndReason::AllExited;
+            }
+            if self.sim.finished() {
+                break EndReason::Horizon;
+            }
+            let record = self.round()?;
+            if let Some(records) = &mut records {
+                records.push(record);
+            }
+        };
+        Ok(self.outcome(plan, end, start_ns, records))
+    }
+
+    /// Restores the snapshot and runs one branch from it.
+    pub fn run_branch(&mut self, from: &ClusterSnapshot<N::Snapshot>, plan: &BranchPlan) -> Result<BranchOutcome, N> {
+        self.restore(from)?;
+        self.run(plan)
+    }
+
+    fn begin(&mut self, plan: &BranchPlan) -> Result<(), N> {
+        self.sim.begin_branch(plan.schedule.clone(), plan.horizon_ns, plan.entropy_seed)?;
+        for (index, vm) in (0..).zip(&mut self.vms) {
+            let named = |purpose| Stream::named(plan.entropy_seed, purpose, u64::from(index));
+            let (mut entropy, mut generation) = ([0; 32], [0; 16]);
+            named("entropy device").fill(&mut entropy);
+            named("generation id").fill(&mut generation);
+            if !matches!(self.sim.power(index), Power::Down { .. }) {
+                vm.node.reseed(entropy, generation);
+            }
+            vm.node.set_coverage(plan.coverage);
+            vm.edges_before = None;
+        }
+        Ok(())
+    }
+
+    fn outcome(
+        &mut self,
+        plan: &BranchPlan,
+        end: EndReason,
+        start_ns: u64,
+        records: Option<Vec<RoundRecord>>,
+    ) -> BranchOutcome {
+        self.collect_counts();
+        let hashes: Vec<Digest> =
+            self.vms.iter_mut().flat_map(|vm| [vm.node.memory_hash(), vm.node.disk_hash()]).collect();
+        let coverage = plan.coverage.then(|| self.vms.iter().map(Vm::edges).collect());
+        BranchOutcome {
+            end,
+            violations: self.oracle.violations().to_vec(),
+            assertions: self.oracle.assertions(),
+            events: self.oracle.events(),
+            coverage,
+            ledger: self.sim.ledger().clone(),
+            trace: *self.sim.trace(),
+            digest: self.sim.trace().finish(&hashes),
+            records,
+            instructions: self.ran_instructions,
+            cluster_ns: self.sim.now_ns() - start_ns,
+            serial: self.vms.iter().map(|vm| vm.memo.serial.clone()).collect(),
+            network: self.sim.network_counts(),
+        }
+    }
+
+    /// The whole cluster.
+    pub fn snapshot(&mut self) -> ClusterSnapshot<N::Snapshot> {
+        self.collect_counts();
+        let vm = |vm: &mut Vm<N>| VmSnapshot {
+            machine: vm.node.snapshot(),
+            restart: vm.restart.clone(),
+            memo: vm.memo.clone(),
+        };
+        let vms = self.vms.iter_mut().map(vm).collect();
+        ClusterSnapshot { sim: self.sim.state().clone(), oracle: self.oracle.clone(), vms }
+    }
+
+    /// Becomes the cluster of the snapshot. Costs what differs, not what it holds.
+    pub fn restore(&mut self, snapshot: &ClusterSnapshot<N::Snapshot>) -> Result<(), N> {
+        let vms = self.sim.config().vms();
+        if snapshot.sim.config() != self.sim.config() || snapshot.vms.len() != self.vms.len() {
+            return Err(ClusterError::Snapshot("it is of a cluster with another configuration".to_owned()));
+        }
+        if !snapshot.oracle.fits(vms) {
+            return Err(ClusterError::Snapshot("the oracle's state does not fit the cluster".to_owned()));
+        }
+        let sim = Sim::from_state(snapshot.sim.clone())?;
+        for (index, (vm, from)) in (0..).zip(self.vms.iter_mut().zip(&snapshot.vms)) {
+            vm.node.restore(&from.machine).map_err(|source| ClusterError::Machine { vm: index, source })?;
+            vm.restart = from.restart.clone();
+            vm.memo = from.memo.clone();
+            vm.sdk = SdkRecords::default();
+            vm.edges_before = None;
+        }
+        self.sim = sim;
+        self.oracle = snapshot.oracle.clone();
+        Ok(())
+    }
+
+    /// Runs one round.
+    fn round(&mut self) -> Result<RoundRecord, N> {
+        let round = self.sim.plan_round();
+        for (command, event) in &round.commands {
+            self.carry_out(command, *event)?;
+        }
+        let vms = self.sim.config().vms();
+        let observations = (0..vms).map(|vm| self.run_vm(vm, &round)).collect::<std::result::Result<Vec<_>, _>>()?;
+        Ok(self.sim.finish_round(&round, &observations))
+    }
+
+    fn carry_out(&mut self, command: &Command, event: Option<usize>) -> Result<(), N> {
+        let index = command.vm();
+        let failed = |source| ClusterError::Machine { vm: index, source };
+        let Some(vm) = self.vms.get_mut(usize::from(index)) else { return Ok(()) };
+        match command {
+            Command::Kill { cut, .. } => {
+                self.collect_vm(index);
+                let vm = &mut self.vms[usize::from(index)];
+                vm.memo.wall_at_kill_ns = vm.node.wall_clock_ns();
+                vm.node.power_cut(*cut).map_err(failed)?;
+            }
+            Command::Restart { reset, down_ns, entropy, generation, .. } => {
+                self.restart(index, *reset, *down_ns, (*entropy, *generation))?;
+            }
+            Command::SkipTo { guest_ns, .. } => vm.node.skip_to(*guest_ns),
+            Command::SetClock { clock, .. } => vm.node.set_clock(*clock),
+            Command::StepWallClock { jump_ns, .. } => {
+                let wall_ns = vm.node.wall_clock_ns().saturating_add_signed(*jump_ns);
+                vm.node.set_wall_clock_ns(wall_ns);
+            }
+            Command::SetDiskFaults { disk, faults, .. } => {
+                if let Err(error) = vm.node.set_disk_faults(*disk, *faults)
+                    && let Some(event) = event
+                {
+                    self.sim.fail_event(event, error.to_string());
+                }
+            }
+            // A frame that finds the card's queue full is lost, as on any network.
+            Command::Deliver { frame, .. } => drop(vm.node.deliver_frame(frame)),
+        }
+        Ok(())
+    }
+
+    /// Starts a VM again (semantics, point 10).
+    fn restart(&mut self, index: u16, reset: bool, down_ns: u64, fresh: ([u8; 32], [u8; 16])) -> Result<(), N> {
+        let failed = |source| ClusterError::Machine { vm: index, source };
+        if reset {
+            self.collect_vm(index);
+        }
+        let vm = &mut self.vms[usize::from(index)];
+        if reset {
+            vm.memo.wall_at_kill_ns = vm.node.wall_clock_ns();
+            vm.node.power_cut(PowerCut { survivors: u64::MAX, torn_write: 0, torn_bytes: 0 }).map_err(failed)?;
+        }
+        let counting = vm.node.coverage().is_some();
+        if counting {
+            vm.edges_before = Some(vm.edges());
+        }
+        let point = vm.restart.clone();
+        let resumed = vm.node.start(point.as_ref().map(|point| &point.machine)).map_err(failed)?;
+        let slots = point.filter(|_| resumed).map_or_else(Slots::default, |point| point.slots.clone());
+        (vm.memo.workload, vm.memo.ended) = (None, false);
+        if let Some(clock) = self.sim.restarted(index, vm.node.now_guest_ns()) {
+            vm.node.set_clock(clock);
+        }
+        vm.node.set_wall_clock_ns(vm.memo.wall_at_kill_ns.saturating_add(down_ns));
+        vm.node.reseed(fresh.0, fresh.1);
+        vm.node.set_coverage(counting);
+        self.oracle.set_slots(index, slots);
+        Ok(())
+    }
+
+    /// Runs a VM to the barrier, if it gets run time, and collects what it did.
+    fn run_vm(&mut self, index: u16, round: &Round) -> Result<Observation, N> {
+        let before = self.vms[usize::from(index)].node.instructions();
+        let end = match self.sim.deadline(round, index) {
+            Some(deadline) if !self.vms[usize::from(index)].memo.ended => self.run_to(index, deadline)?,
+            _ => VmEnd::Stopped,
+        };
+        self.vms[usize::from(index)].node.drain_sdk();
+        self.hear(index);
+        self.ran_instructions += self.vms[usize::from(index)].node.instructions() - before;
+        let vm = &mut self.vms[usize::from(index)];
+        let serial = vm.node.take_serial();
+        keep_tail(&mut vm.memo.serial, &serial);
+        let (sdk_records, sdk) = vm.sdk.take();
+        Ok(Observation {
+            end,
+            instructions: vm.node.instructions(),
+            registers: vm.node.register_hash(),
+            frames: vm.node.take_frames(),
+            sdk_records,
+            sdk,
+            disks: vm.node.disk_counts(),
+        })
+    }
+
+    fn run_to(&mut self, index: u16, deadline: u64) -> Result<VmEnd, N> {
+        loop {
+            let vm = &mut self.vms[usize::from(index)];
+            let stop = vm.node.run_until(deadline).map_err(|source| ClusterError::Machine { vm: index, source })?;
+            match stop {
+                NodeStop::Deadline => return Ok(VmEnd::Busy),
+                NodeStop::Idle { next_event_guest_ns } => {
+                    vm.node.skip_to(deadline);
+                    return Ok(VmEnd::Idle { next_event_guest_ns });
+                }
+                NodeStop::Doorbell => self.hear(index),
+                NodeStop::RestartPoint => {
+                    // What was said before is heard before, so that the slots kept here are those of now.
+                    self.hear(index);
+                    let slots = self.oracle.slots(index);
+                    let vm = &mut self.vms[usize::from(index)];
+                    vm.restart = Some(Arc::new(RestartPoint { machine: vm.node.snapshot(), slots }));
+                }
+                NodeStop::Panic(hint) => return Ok(self.guest_ended(index, Some(ViolationKind::GuestPanic { hint }))),
+                NodeStop::PowerOff => {
+                    self.hear(index);
+                    let vm = &self.vms[usize::from(index)];
+                    // A workload that said how it ended is followed by a power-off; anything else comes unasked.
+                    let unasked = vm.memo.workload.is_none();
+                    let how = "power-off".to_owned();
+                    return Ok(self.guest_ended(index, unasked.then_some(ViolationKind::GuestShutdown { how })));
+                }
+                NodeStop::Ended(how) => {
+                    return Ok(self.guest_ended(index, Some(ViolationKind::GuestShutdown { how })));
+                }
+            }
+        }
+    }
+
+    fn guest_ended(&mut self, index: u16, violation: Option<ViolationKind>) -> VmEnd {
+        self.vms[usize::from(index)].memo.ended = true;
+        if let Some(kind) = violation {
+            let moment = self.moment(index);
+            self.oracle.violate(moment, kind);
+        }
+        VmEnd::Stopped
+    }
+
+    /// Takes in what the guest said.
+    fn hear(&mut self, index: u16) {
+        let Moment { vm, instructions, .. } = self.moment(index);
+        for message in self.vms[usize::from(index)].node.take_messages() {
+            self.vms[usize::from(index)].sdk.push(&message);
+            let guest_ns = message.at_guest_ns;
+            let cluster_ns = self.sim.clock(index).map_or(0, |clock| clock.to_cluster_ns(guest_ns));
+            let moment = Moment { vm, guest_ns, cluster_ns, instructions };
+            match message.body {
+                MessageBody::Record { slot, bytes } => match Record::decode(&bytes) {
+                    Ok(record) => self.oracle.take(moment, slot, &record),
+                    Err(error) => self.oracle.refuse(vm, slot, &error.to_string()),
+                },
+                MessageBody::Refused { slot, reason } => self.oracle.refuse(vm, slot, &reason),
+                MessageBody::Random { .. } => {}
+                MessageBody::InitFailed => {
+                    self.oracle.violate(moment, ViolationKind::GuestShutdown { how: INIT_FAILED.to_owned() });
+                }
+                MessageBody::WorkloadExited(code) => self.workload_ended(moment, WorkloadEnd::Exited(code)),
+                MessageBody::WorkloadKilled(signal) => self.workload_ended(moment, WorkloadEnd::Killed(signal)),
+            }
+        }
+    }
+
+    fn workload_ended(&mut self, moment: Moment, end: WorkloadEnd) {
+        self.vms[usize::from(moment.vm)].memo.workload = Some(end);
+        let (code, signalled) = match end {
+            WorkloadEnd::Exited(0) => return,
+            WorkloadEnd::Exited(code) => (code, false),
+            WorkloadEnd::Killed(signal) => (signal, true),
+        };
+        self.oracle.violate(moment, ViolationKind::WorkloadExited { code, signalled });
+    }
+
+    fn moment(&self, index: u16) -> Moment {
+        let node = &self.vms[usize::from(index)].node;
+        let guest_ns = node.now_guest_ns();
+        let cluster_ns = self.sim.clock(index).map_or(0, |clock| clock.to_cluster_ns(guest_ns));
+        Moment { vm: index, guest_ns, cluster_ns, instructions: node.instructions() }
+    }
+
+    /// Takes over the counters of every slot of every VM.
+    fn collect_counts(&mut self) {
+        for vm in 0..self.sim.config().vms() {
+            self.collect_vm(vm);
+        }
+    }
+
+    fn collect_vm(&mut self, index: u16) {
+        for slot in 0..SLOTS {
+            self.collect_slot(index, slot);
+        }
+    }
+
+    fn collect_slot(&mut self, index: u16, slot: u32) {
+        if !self.oracle.has_sites(index, slot) {
+            return;
+        }
+        let oracle = &mut self.oracle;
+        let node = &self.vms[usize::from(index)].node;
+        node.assertion_counts(slot, &mut |site, counts| oracle.count(index, slot, site, counts));
+    }
+}
+
+/// How a failed init shows among violations.
+const INIT_FAILED: &str = "init could not start the workload";
+
+impl<N: Node> Vm<N> {
+    /// Edge hit counts of this branch over all restarts.
+    fn edges(&self) -> Vec<u8> {
+        let now = self.node.coverage().unwrap_or(&[]);
+        match &self.edges_before {
+            None => now.to_vec(),
+            Some(before) => before.iter().zip(now).map(|(before, now)| before.saturating_add(*now)).collect(),
+        }
+    }
+}
+
+/// Appends and drops what is older than the last [`SERIAL_TAIL_BYTES`].
+fn keep_tail(tail: &mut Vec<u8>, more: &[u8]) {
+    tail.extend_from_slice(&more[more.len().saturating_sub(SERIAL_TAIL_BYTES)..]);
+    let excess = tail.len().saturating_sub(SERIAL_TAIL_BYTES);
+    if excess > 0 {
+        tail.drain(..excess);
+    }
+}
