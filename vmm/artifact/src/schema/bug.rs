@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Bugs, their minimal schedules, their reproductions and the verdict on them.
 
+use std::collections::BTreeMap;
+
 use chaoscontrol_fault::{Ledger, Schedule};
 use serde::{Deserialize, Serialize};
 
@@ -12,26 +14,28 @@ use crate::{Digest, U64};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BugIdentity {
-    /// The assertion's kind, or `guest` for what a guest's end shows (a panic).
+    /// `assertion`, `disagreement`, `guest_panic`, `workload_exited` or `guest_shutdown`.
     pub kind: String,
-    /// The property's name.
+    /// The property: the assertion's message, the namespace of the agreement, how the guest ended.
     pub property: String,
 }
 
-/// One violation.
+/// One violation. Its texts come from a guest: escape them before showing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Violation {
     /// Which bug it is.
     pub identity: BugIdentity,
-    /// Package, file, line and column.
-    pub site: String,
     /// The VM that reported it.
     pub vm: u16,
     /// Cluster time.
     pub cluster_ns: U64,
-    /// What the guest said about it. Guest text: escape it before showing.
-    pub details: String,
+    /// The VM's guest time.
+    pub guest_ns: U64,
+    /// The VM's instructions.
+    pub instructions: U64,
+    /// Everything else that is known, by name: the site, the guest's details, the values that disagree.
+    pub facts: BTreeMap<String, String>,
 }
 
 /// How a branch ran: enough to run it again and to see whether the second run is the same.
@@ -116,7 +120,7 @@ pub struct Divergence {
     pub cluster_ns: U64,
     /// VM, where one can be named.
     pub vm: Option<u16>,
-    /// What differs: `instructions`, `registers`, `frames`, `sdk`, `memory`, `disk`, `round`, `faults` or `length`.
+    /// What differs: `instructions`, `registers`, `frames`, `sdk`, `power`, `time`, `faults`, `length`, or `memory or disks`.
     pub what: String,
     /// In the first run.
     pub expected: String,

@@ -19,7 +19,7 @@ pub use explore::{
     RoundSummary, WINDOW_MAX,
 };
 pub use receipt::{Receipt, ReceiptStage};
-pub use run::{DiskConfiguration, NetworkConfiguration, RunConfiguration, ScheduleDocument, VmConfiguration};
+pub use run::{DiskConfiguration, NetworkConfiguration, RunConfiguration, ScheduleDocument};
 pub use snapshot::{PageRun, Region, SnapshotManifest};
 pub use trace::{TraceDocument, TraceRound, TraceVm};
 pub use verdict::{BugVerdict, Class, Status, Verdict};

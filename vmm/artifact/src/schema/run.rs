@@ -20,18 +20,6 @@ pub struct DiskConfiguration {
     pub flush: bool,
 }
 
-/// One VM.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct VmConfiguration {
-    /// Appended to the kernel's command line.
-    pub append: String,
-    /// RAM.
-    pub memory_bytes: U64,
-    /// Disks, in order.
-    pub disks: Vec<DiskConfiguration>,
-}
-
 /// The network at rest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -56,8 +44,18 @@ pub struct RunConfiguration {
     pub kernel: ObjectRef,
     /// The initrd of all VMs.
     pub initrd: Option<ObjectRef>,
-    /// The VMs, in order.
-    pub vms: Vec<VmConfiguration>,
+    /// Number of VMs.
+    pub vms: u16,
+    /// Appended to the kernel's command line of all VMs.
+    pub append: String,
+    /// What single VMs get on top, in order of VMs; those past its end get nothing.
+    pub append_vm: Vec<String>,
+    /// RAM of each VM.
+    pub memory_bytes: U64,
+    /// Disks of each VM; every VM has its own copy.
+    pub disks: Vec<DiskConfiguration>,
+    /// Wall clock at cluster time 0: ns since 1970.
+    pub wall_clock_start_ns: U64,
     /// The network at rest.
     pub network: NetworkConfiguration,
     /// Cluster time by which every VM must have completed its setup.
@@ -68,9 +66,11 @@ impl Document for RunConfiguration {
     const MEDIA: MediaType = MediaType::Run;
 
     fn check(&self) -> Result<(), String> {
-        let vms = self.vms.len();
-        if vms == 0 || vms > usize::from(MAX_VMS) {
-            return Err(format!("vms has {vms} entries, it must have 1 to {MAX_VMS}"));
+        if !(1..=MAX_VMS).contains(&self.vms) {
+            return Err(format!("vms is {}, it must lie between 1 and {MAX_VMS}", self.vms));
+        }
+        if self.append_vm.len() > usize::from(self.vms) {
+            return Err(format!("append_vm has {} entries for {} VMs", self.append_vm.len(), self.vms));
         }
         if !(1..=1000).contains(&self.ns_per_instruction) {
             return Err(format!("ns_per_instruction is {}, it must lie between 1 and 1000", self.ns_per_instruction));

@@ -48,14 +48,12 @@ pub struct TraceRound {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceDocument {
-    /// The rolling hash at the end: it covers every round since the cluster started.
+    /// Covers the rolling hash and every VM's memory and disks at the end: two runs are the same when this is.
+    pub digest: Digest,
+    /// The rolling hash at the end: it covers every round of the branch.
     pub rolling: Digest,
     /// The branch's rounds.
     pub rounds: Vec<TraceRound>,
-    /// Hash of each VM's memory at the end.
-    pub memory: Vec<Digest>,
-    /// Hash of each VM's disks at the end.
-    pub disks: Vec<Digest>,
 }
 
 impl Document for TraceDocument {

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! The state of a campaign and how the next branch is planned from it.
+//!
+//! A campaign always holds the next `window` branches planned. Merging branch i plans branch i + window at once, from what is
+//! merged then; so a branch is planned from the results of branches up to i - window, whoever runs them in whatever order,
+//! and a campaign that is stored and read back goes on as if it had never been.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use chaoscontrol_artifact::schema::{
+    AssertionSummary, Assertions, BugIdentity, Corpus, CorpusEntry, FaultCounts, Origin, PlannedBranch, RoundSummary,
+    Violation,
+};
+use chaoscontrol_artifact::{ObjectRef, U64};
+use chaoscontrol_fault::{FaultKind, Planner, Schedule, Shape, StageCounts, Stream};
+
+use crate::coverage::{Coverage, Novelty};
+use crate::subject::{Plan, Ran};
+
+/// Default window: as many branches may run at once.
+pub const WINDOW: u32 = 16;
+/// Entries kept; past it the least novel one goes.
+const ENTRIES_KEPT: usize = 4096;
+
+/// What a campaign is about, fixed for its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Seed of all planning.
+    pub seed: u64,
+    /// Branch i is planned from merged results up to i - window.
+    pub window: u32,
+    /// VMs, disks and the length of a branch.
+    pub shape: Shape,
+}
+
+/// A violation seen for the first time, with the branch that showed it.
+#[derive(Debug)]
+pub struct Found {
+    /// What.
+    pub violation: Violation,
+    /// The branch.
+    pub branch: PlannedBranch,
+}
+
+/// What merging a branch gave.
+#[derive(Debug)]
+pub struct Merged {
+    /// What it added to the coverage map.
+    pub novelty: Novelty,
+    /// Bugs that no earlier branch showed.
+    pub found: Vec<Found>,
+}
+
+/// A campaign.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    settings: Settings,
+    planner: Planner,
+    coverage: Coverage,
+    entries: Vec<CorpusEntry>,
+    planned: VecDeque<PlannedBranch>,
+    assertions: BTreeMap<(String, String), AssertionSummary>,
+    faults: BTreeMap<FaultKind, StageCounts>,
+    known: BTreeSet<BugIdentity>,
+    total: RoundSummary,
+    rounds: Vec<RoundSummary>,
+}
+
+const NOTHING: RoundSummary =
+    RoundSummary { branches: U64(0), edges: 0, entries: 0, bugs: 0, instructions: U64(0), cluster_ns: U64(0) };
+
+impl Campaign {
+    /// A new campaign. Its first branch is `given`, or has no fault at all: what fails then needs no fault.
+    pub fn new(settings: Settings, given: Option<Schedule>) -> Self {
+        let planner = Planner::new(settings.shape.clone());
+        let mut campaign = Self {
+            settings,
+            planner,
+            coverage: Coverage::default(),
+            entries: Vec::new(),
+            planned: VecDeque::new(),
+            assertions: BTreeMap::new(),
+            faults: BTreeMap::new(),
+            known: BTreeSet::new(),
+            total: NOTHING,
+            rounds: Vec::new(),
+        };
+        campaign.fill();
+        let origin = if given.is_some() { Origin::Given } else { Origin::Empty };
+        campaign.planned[0].origin = origin;
+        campaign.planned[0].schedule = given.unwrap_or_default();
+        campaign
+    }
+
+    /// The campaign that a corpus stores. Other settings begin a new campaign on top of it: its entries and its map stay,
+    /// the branches that were planned are planned again. `given` replaces the next branch's schedule.
+    pub fn resume(
+        corpus: Corpus,
+        coverage: Coverage,
+        assertions: Assertions,
+        known: BTreeSet<BugIdentity>,
+        settings: Settings,
+        given: Option<Schedule>,
+    ) -> Self {
+        let same = corpus.seed.0 == settings.seed
+            && corpus.window == settings.window
+            && corpus.horizon_ns.0 == settings.shape.horizon_ns;
+        let counts = |counts: &FaultCounts| StageCounts {
+            selected: counts.selected.0,
+            applicable: counts.applicable.0,
+            rejected: counts.rejected.0,
+            applied: counts.applied.0,
+            failed: counts.failed.0,
+            observed: counts.observed.0,
+        };
+        let faults = corpus.faults.iter().filter_map(|(name, c)| Some((FaultKind::from_name(name)?, counts(c))));
+        let key = |a: AssertionSummary| ((a.kind.clone(), a.property.clone()), a);
+        let mut campaign = Self {
+            planner: Planner::new(settings.shape.clone()),
+            settings,
+            coverage,
+            entries: corpus.entries,
+            planned: if same { corpus.planned.into() } else { VecDeque::new() },
+            assertions: assertions.assertions.into_iter().map(key).collect(),
+            faults: faults.collect(),
+            known,
+            total: corpus.total,
+            rounds: corpus.rounds,
+        };
+        campaign.fill();
+        if let Some(schedule) = given {
+            campaign.planned[0].origin = Origin::Given;
+            campaign.planned[0].parent = None;
+            campaign.planned[0].schedule = schedule;
+        }
+        campaign
+    }
+
+    /// Index of the next branch to merge.
+    pub fn next(&self) -> u64 {
+        self.total.branches.0
+    }
+
+    /// The branches planned and not merged, in order.
+    pub fn planned(&self) -> impl Iterator<Item = &PlannedBranch> {
+        self.planned.iter()
+    }
+
+    /// What runs a planned branch.
+    pub fn plan(&self, branch: &PlannedBranch) -> Plan {
+        let horizon_ns = self.settings.shape.horizon_ns;
+        Plan { schedule: branch.schedule.clone(), seed: branch.seed.0, horizon_ns, coverage: true }
+    }
+
+    /// Where the campaign stands.
+    pub fn total(&self) -> &RoundSummary {
+        &self.total
+    }
+
+    /// Merges how the next branch ran and plans one more.
+    pub fn merge(&mut self, ran: &Ran) -> Merged {
+        let branch = self.planned.pop_front().expect("a campaign always has branches planned");
+        let novelty = self.coverage.merge(&ran.coverage);
+        self.merge_assertions(&ran.assertions);
+        ran.ledger.count_into(&mut self.faults);
+        let mut found = Vec::new();
+        for violation in &ran.violations {
+            if self.known.insert(violation.identity.clone()) {
+                found.push(Found { violation: violation.clone(), branch: branch.clone() });
+            }
+        }
+        if novelty.any() {
+            self.keep(branch, novelty, ran);
+        }
+        let total = &mut self.total;
+        total.branches.0 += 1;
+        total.edges = self.coverage.edges();
+        total.entries = self.entries.len() as u32;
+        total.bugs = self.known.len() as u32;
+        total.instructions.0 = total.instructions.0.saturating_add(ran.instructions);
+        total.cluster_ns.0 = total.cluster_ns.0.saturating_add(ran.cluster_ns);
+        self.fill();
+        Merged { novelty, found }
+    }
+
+    /// Ends a round and gives the campaign as a document.
+    pub fn to_corpus(&mut self, [run, snapshot, coverage, assertions]: [ObjectRef; 4], bugs: Vec<ObjectRef>) -> Corpus {
+        self.rounds.push(self.total);
+        let counts = |counts: &StageCounts| FaultCounts {
+            selected: U64(counts.selected),
+            applicable: U64(counts.applicable),
+            rejected: U64(counts.rejected),
+            applied: U64(counts.applied),
+            failed: U64(counts.failed),
+            observed: U64(counts.observed),
+        };
+        Corpus {
+            run,
+            snapshot,
+            seed: U64(self.settings.seed),
+            window: self.settings.window,
+            horizon_ns: U64(self.settings.shape.horizon_ns),
+            coverage,
+            assertions,
+            entries: self.entries.clone(),
+            planned: self.planned.iter().cloned().collect(),
+            bugs,
+            faults: self.faults.iter().map(|(kind, c)| (kind.name().to_owned(), counts(c))).collect(),
+            rounds: self.rounds.clone(),
+            total: self.total,
+        }
+    }
+
+    /// The merged coverage map.
+    pub fn coverage(&self) -> &Coverage {
+        &self.coverage
+    }
+
+    /// Every assertion so far.
+    pub fn assertions(&self) -> Assertions {
+        Assertions { assertions: self.assertions.values().cloned().collect() }
+    }
+
+    fn merge_assertions(&mut self, seen: &[AssertionSummary]) {
+        for assertion in seen {
+            let key = (assertion.kind.clone(), assertion.property.clone());
+            let merged = self.assertions.entry(key).or_insert_with(|| AssertionSummary {
+                passes: U64(0),
+                failures: U64(0),
+                branches: U64(0),
+                ..assertion.clone()
+            });
+            merged.must_hit |= assertion.must_hit;
+            merged.passes.0 = merged.passes.0.saturating_add(assertion.passes.0);
+            merged.failures.0 = merged.failures.0.saturating_add(assertion.failures.0);
+            merged.branches.0 += u64::from(assertion.passes.0 > 0);
+        }
+    }
+
+    fn keep(&mut self, branch: PlannedBranch, novelty: Novelty, ran: &Ran) {
+        self.entries.push(CorpusEntry {
+            branch: branch.branch,
+            seed: branch.seed,
+            origin: branch.origin,
+            parent: branch.parent,
+            schedule: branch.schedule,
+            new_edges: novelty.edges,
+            new_counts: novelty.counts,
+            instructions: U64(ran.instructions),
+            trace: ran.trace.digest,
+        });
+        if self.entries.len() > ENTRIES_KEPT {
+            let least = (0..self.entries.len()).min_by_key(|index| {
+                let entry = &self.entries[*index];
+                (entry.new_edges, entry.new_counts, entry.branch)
+            });
+            self.entries.remove(least.expect("there are entries"));
+        }
+    }
+
+    /// Plans branches until `window` of them wait.
+    fn fill(&mut self) {
+        while self.planned.len() < self.settings.window as usize {
+            let index = self.total.branches.0 + self.planned.len() as u64;
+            let branch = self.draw(index);
+            self.planned.push_back(branch);
+        }
+    }
+
+    /// Plans one branch from what is merged.
+    fn draw(&self, index: u64) -> PlannedBranch {
+        let mut stream = Stream::named(self.settings.seed, "explore plan", index);
+        let fresh = U64(stream.next_u64());
+        let random = |stream: &mut Stream| PlannedBranch {
+            branch: U64(index),
+            seed: fresh,
+            origin: Origin::Random,
+            parent: None,
+            schedule: self.planner.random(stream),
+        };
+        // New schedules keep coming however rich the corpus is: mutation alone would circle around what it knows.
+        let Some(parent) = self.pick(&mut stream).filter(|_| stream.below(100) >= 55) else {
+            return random(&mut stream);
+        };
+        let other = self.pick(&mut stream).filter(|other| other.branch != parent.branch);
+        let (origin, schedule) = match other {
+            Some(other) if stream.below(100) < 25 => {
+                (Origin::Splice, self.planner.splice(&parent.schedule, &other.schedule, &mut stream))
+            }
+            _ => (Origin::Mutation, self.planner.mutate(&parent.schedule, &mut stream)),
+        };
+        if schedule.is_empty() {
+            return random(&mut stream);
+        }
+        // Half of the time the parent's own timeline goes on, so that the change of the schedule is the only one.
+        let seed = if stream.below(2) == 0 { parent.seed } else { fresh };
+        PlannedBranch { branch: U64(index), seed, origin, parent: Some(parent.branch), schedule }
+    }
+
+    /// The more novel of two entries drawn at random.
+    fn pick(&self, stream: &mut Stream) -> Option<&CorpusEntry> {
+        let count = self.entries.len() as u64;
+        let draws = [stream.below(count), stream.below(count)];
+        let drawn = draws.into_iter().filter_map(|index| self.entries.get(index as usize));
+        drawn.max_by_key(|entry| (entry.new_edges, entry.new_counts, entry.branch))
+    }
+}

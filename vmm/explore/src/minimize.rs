@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! Shrinking a schedule to the faults that matter: delta debugging, then smaller parameters and rounder times.
+//!
+//! A candidate is accepted when its branch shows the same bug. Candidates of one step run at once, but the one of lowest index
+//! wins, and attempts count as if they had run one after the other; so the result does not depend on the number of threads.
+//! Source of the algorithm: A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002.
+
+use std::collections::BTreeSet;
+
+use chaoscontrol_artifact::schema::BugIdentity;
+use chaoscontrol_fault::{Domain, FaultEvent, Role, Schedule};
+
+use crate::error::ExploreError;
+use crate::pool::Pool;
+use crate::subject::{Plan, Ran};
+
+/// A minimal schedule and how its branch ran.
+#[derive(Debug)]
+pub struct Minimal {
+    /// The schedule.
+    pub schedule: Schedule,
+    /// How its branch ran.
+    pub ran: Ran,
+    /// Branches run.
+    pub attempts: u32,
+    /// Whether leaving out any one fault makes the bug go away.
+    pub one_minimal: bool,
+}
+
+/// Times are rounded down to multiples of these, coarsest first.
+const ROUND_NS: [u64; 4] = [1_000_000_000, 100_000_000, 10_000_000, 1_000_000];
+
+struct Minimizer<'a> {
+    pool: &'a Pool<'a>,
+    identity: &'a BugIdentity,
+    base: &'a Plan,
+    budget: u32,
+    attempts: u32,
+    /// Schedules known not to show the bug.
+    failed: BTreeSet<Schedule>,
+    best: Schedule,
+    ran: Ran,
+    on_step: &'a mut dyn FnMut(u32, usize),
+}
+
+/// Shrinks the schedule of `base`, whose branch shows `identity`. `None` when it does not show it (again). `on_step` is told
+/// attempts so far and faults left.
+pub fn minimize(
+    pool: &Pool,
+    base: &Plan,
+    identity: &BugIdentity,
+    budget: u32,
+    on_step: &mut dyn FnMut(u32, usize),
+) -> Result<Option<Minimal>, ExploreError> {
+    let ran = pool.run(base)?;
+    if !shows(&ran, identity) {
+        return Ok(None);
+    }
+    let best = base.schedule.clone();
+    let mut minimizer =
+        Minimizer { pool, identity, base, budget, attempts: 1, failed: BTreeSet::new(), best, ran, on_step };
+    let mut one_minimal = minimizer.remove_faults()?;
+    // Smaller parameters may make a fault needless; that ends because each turn removes one at least.
+    while minimizer.shrink_values()? {
+        let before = minimizer.best.len();
+        one_minimal = minimizer.remove_faults()?;
+        if minimizer.best.len() == before {
+            break;
+        }
+    }
+    let Minimizer { best: schedule, ran, attempts, .. } = minimizer;
+    Ok(Some(Minimal { schedule, ran, attempts, one_minimal }))
+}
+
+fn shows(ran: &Ran, identity: &BugIdentity) -> bool {
+    ran.violations.iter().any(|violation| violation.identity == *identity)
+}
+
+impl Minimizer<'_> {
+    fn exhausted(&self) -> bool {
+        self.attempts >= self.budget
+    }
+
+    /// Takes the first candidate that shows the bug. Gives its index among those that were new.
+    fn accept_first(&mut self, candidates: Vec<Schedule>) -> Result<bool, ExploreError> {
+        let mut new: Vec<Schedule> = Vec::new();
+        for candidate in candidates {
+            if candidate != self.best && !self.failed.contains(&candidate) && !new.contains(&candidate) {
+                new.push(candidate);
+            }
+        }
+        new.truncate((self.budget - self.attempts) as usize);
+        let plan = |schedule: &Schedule| Plan { schedule: schedule.clone(), ..self.base.clone() };
+        let plans: Vec<Plan> = new.iter().map(plan).collect();
+        let identity = self.identity;
+        let first = self.pool.first(&plans, &|ran| shows(ran, identity))?;
+        let tried = first.as_ref().map_or(new.len(), |(index, _)| index + 1);
+        self.attempts += tried as u32;
+        let accepted = first.is_some();
+        if let Some((index, ran)) = first {
+            self.best = new[index].clone();
+            self.ran = ran;
+            new.truncate(index);
+        }
+        self.failed.extend(new);
+        (self.on_step)(self.attempts, self.best.len());
+        Ok(accepted)
+    }
+
+    /// Delta debugging down to single faults. True when every single removal was tried in vain.
+    fn remove_faults(&mut self) -> Result<bool, ExploreError> {
+        let mut parts = 2;
+        loop {
+            let events = self.best.events().to_vec();
+            if events.is_empty() {
+                return Ok(true);
+            }
+            if self.exhausted() {
+                return Ok(false);
+            }
+            parts = parts.min(events.len());
+            let chunk = events.len().div_ceil(parts);
+            let kept = |keep: &dyn Fn(usize) -> bool| {
+                let events = events.iter().enumerate().filter(|(index, _)| keep(index / chunk));
+                schedule(events.map(|(_, event)| *event).collect())
+            };
+            // Each part alone, then all but each part; alone first, since a bug often needs one fault only.
+            let parts_now = events.len().div_ceil(chunk);
+            let alone = (0..parts_now).map(|part| kept(&|at| at == part));
+            let without = (0..parts_now).map(|part| kept(&|at| at != part));
+            let candidates: Vec<Schedule> = alone.chain(without).collect();
+            if self.accept_first(candidates)? {
+                parts = 2.max(parts.saturating_sub(1));
+            } else if chunk == 1 {
+                return Ok(!self.exhausted());
+            } else {
+                parts = events.len().min(parts * 2);
+            }
+        }
+    }
+
+    /// One pass over every parameter and time. True when anything became smaller.
+    fn shrink_values(&mut self) -> Result<bool, ExploreError> {
+        let mut changed = false;
+        // The number of faults does not change here, but equal ones may swap places: an index is only a way to visit all.
+        for index in 0..self.best.len() {
+            let parameters = self.best.events()[index].fault.kind().spec().parameters;
+            for (parameter, spec) in parameters.iter().enumerate() {
+                changed |= self.shrink_one(index, |event| smaller(event, parameter, &spec.domain))?;
+            }
+            changed |= self.shrink_one(index, rounder)?;
+        }
+        Ok(changed)
+    }
+
+    fn shrink_one(
+        &mut self,
+        index: usize,
+        candidates: impl Fn(&FaultEvent) -> Vec<FaultEvent>,
+    ) -> Result<bool, ExploreError> {
+        let Some(event) = self.best.events().get(index).copied() else { return Ok(false) };
+        if self.exhausted() {
+            return Ok(false);
+        }
+        let with = |replacement: FaultEvent| {
+            let mut events = self.best.events().to_vec();
+            events[index] = replacement;
+            schedule(events)
+        };
+        let shape = self.pool.factory().shape(self.base.horizon_ns);
+        let fits = |schedule: &Schedule| schedule.check(&shape).is_ok();
+        let candidates: Vec<Schedule> = candidates(&event).into_iter().map(with).filter(fits).collect();
+        self.accept_first(candidates)
+    }
+}
+
+fn schedule(events: Vec<FaultEvent>) -> Schedule {
+    Schedule::new(events).expect("no more events than the schedule it came from")
+}
+
+/// Simpler values of one parameter, simplest first.
+fn smaller(event: &FaultEvent, parameter: usize, domain: &Domain) -> Vec<FaultEvent> {
+    let value = event.fault.values()[parameter];
+    let values: Vec<i128> = match domain.role {
+        // Another VM or disk is another fault.
+        Role::Vm | Role::Disk => Vec::new(),
+        // Each VM of the set alone.
+        Role::VmSet => (0..32).map(|bit| 1 << bit).filter(|bit| value & bit != 0 && value != *bit).collect(),
+        // Zero means without end: that is not shorter. Whole milliseconds read better.
+        Role::Duration => {
+            let shorter = [value / 10, value / 4, value / 2].into_iter().filter(|v| *v >= 1_000_000);
+            shorter.map(|v| v / 1_000_000 * 1_000_000).collect()
+        }
+        Role::Quantity => {
+            let floor = domain.min.max(0);
+            [floor, floor + (value - floor) / 10, floor + (value - floor) / 2]
+                .into_iter()
+                .filter(|v| v.abs() < value.abs())
+                .collect()
+        }
+    };
+    values.into_iter().filter_map(|value| event.with_value(parameter, value)).collect()
+}
+
+/// The event at rounder times, roundest first.
+fn rounder(event: &FaultEvent) -> Vec<FaultEvent> {
+    let round = |unit: &u64| FaultEvent { time_ns: event.time_ns / unit * unit, ..*event };
+    ROUND_NS.iter().map(round).filter(|rounded| rounded.time_ns != event.time_ns).collect()
+}

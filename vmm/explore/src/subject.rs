@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! What runs branches: the cluster, or a small fake in tests.
+
+use chaoscontrol_artifact::schema::{AssertionSummary, TraceDocument, Violation};
+use chaoscontrol_fault::{Ledger, Schedule, Shape};
+
+use crate::error::ExploreError;
+
+/// A branch to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The faults.
+    pub schedule: Schedule,
+    /// Seed of the branch's own random streams.
+    pub seed: u64,
+    /// Its length in cluster ns.
+    pub horizon_ns: u64,
+    /// Whether edges are counted.
+    pub coverage: bool,
+}
+
+/// How a branch ran.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// In the order in which they were reported.
+    pub violations: Vec<Violation>,
+    /// Every property of the guests with its counts.
+    pub assertions: Vec<AssertionSummary>,
+    /// Edge hit counts of each VM; empty when they were not asked for.
+    pub coverage: Vec<Vec<u8>>,
+    /// What became of each fault.
+    pub ledger: Ledger,
+    /// Every round.
+    pub trace: TraceDocument,
+    /// Instructions of all VMs.
+    pub instructions: u64,
+    /// Cluster ns that it took.
+    pub cluster_ns: u64,
+    /// The end of each VM's console output.
+    pub serial: Vec<Vec<u8>>,
+}
+
+/// Something that runs branches from one snapshot, each as if it were the first.
+pub trait Subject: Send {
+    /// Runs a branch.
+    fn run(&mut self, plan: &Plan) -> Result<Ran, ExploreError>;
+}
+
+/// Makes subjects, one a worker thread.
+pub trait Factory: Sync {
+    /// A new subject, equal to every other.
+    fn subject(&self) -> Result<Box<dyn Subject>, ExploreError>;
+    /// What schedules are checked against, for branches of `horizon_ns`.
+    fn shape(&self, horizon_ns: u64) -> Shape;
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! What exploration promises, with a subject that needs no machines.
+
+mod fake;
+
+use std::collections::BTreeSet;
+
+use chaoscontrol_artifact::document::{decode, encode};
+use chaoscontrol_artifact::schema::{BugIdentity, Corpus, Origin};
+use chaoscontrol_artifact::{Digest, MediaType, ObjectRef, U64};
+use chaoscontrol_explore::campaign::{Campaign, Settings};
+use chaoscontrol_explore::pool::Pool;
+use chaoscontrol_explore::round::{self, Ended, Limits};
+use chaoscontrol_explore::{Coverage, Factory};
+use fake::{Fake, HORIZON_NS, partition_then_kill};
+
+fn settings(fake: &Fake, seed: u64) -> Settings {
+    Settings { seed, window: 8, shape: fake.shape(HORIZON_NS) }
+}
+
+fn references() -> [ObjectRef; 4] {
+    let types = [MediaType::Run, MediaType::Snapshot, MediaType::Coverage, MediaType::Assertions];
+    types.map(|media_type| ObjectRef { digest: Digest::default(), size_bytes: U64(1), media_type })
+}
+
+fn branches(branches: u64) -> Limits {
+    Limits { branches, instructions: None, bugs: None }
+}
+
+/// Stores a campaign and reads it back.
+fn stored(campaign: &mut Campaign, known: &BTreeSet<BugIdentity>, settings: Settings) -> Campaign {
+    let corpus = campaign.to_corpus(references(), Vec::new());
+    let bytes = encode(&corpus).unwrap();
+    let coverage = decode(&encode(&campaign.coverage().to_document()).unwrap()).unwrap();
+    let assertions = decode(&encode(&campaign.assertions()).unwrap()).unwrap();
+    let corpus: Corpus = decode(&bytes).unwrap();
+    Campaign::resume(corpus, Coverage::from_document(coverage), assertions, known.clone(), settings, None)
+}
+
+fn corpus_of(campaign: &mut Campaign) -> Corpus {
+    let mut corpus = campaign.to_corpus(references(), Vec::new());
+    corpus.rounds.clear();
+    corpus
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads_or_their_speed() {
+    let mut corpora = Vec::new();
+    for jobs in [1, 2, 5] {
+        let fake = Fake { jitter: jobs > 1, ..Fake::new(partition_then_kill) };
+        let mut campaign = Campaign::new(settings(&fake, 3), None);
+        let pool = Pool::new(&fake, jobs);
+        let (ended, bugs) = round::run(&mut campaign, &pool, branches(150), &mut |_| true).unwrap();
+        assert_eq!(ended, Ended::Branches);
+        corpora.push((corpus_of(&mut campaign), bugs.iter().map(|bug| bug.found.branch.branch.0).collect::<Vec<_>>()));
+    }
+    assert!(corpora[0].0.entries.len() > 10);
+    assert_eq!(corpora[0], corpora[1]);
+    assert_eq!(corpora[0], corpora[2]);
+}
+
+#[test]
+fn a_campaign_stopped_anywhere_goes_on_as_if_it_had_not_been() {
+    let fake = Fake::new(partition_then_kill);
+    let pool = Pool::new(&fake, 2);
+    let mut straight = Campaign::new(settings(&fake, 11), None);
+    round::run(&mut straight, &pool, branches(60), &mut |_| true).unwrap();
+    for stop in [1, 7, 8, 33, 59] {
+        let mut campaign = Campaign::new(settings(&fake, 11), None);
+        let mut known = BTreeSet::new();
+        let (ended, bugs) = round::run(&mut campaign, &pool, branches(60), &mut |c| c.next() < stop).unwrap();
+        assert_eq!(ended, Ended::Asked);
+        known.extend(bugs.into_iter().map(|bug| bug.found.violation.identity));
+        let mut campaign = stored(&mut campaign, &known, settings(&fake, 11));
+        assert_eq!(campaign.next(), stop);
+        round::run(&mut campaign, &pool, branches(60 - stop), &mut |_| true).unwrap();
+        assert_eq!(corpus_of(&mut campaign), corpus_of(&mut straight), "stopped after {stop}");
+    }
+}
+
+#[test]
+fn a_planted_bug_is_found_within_64_branches_and_reported_once() {
+    let fake = Fake::new(partition_then_kill);
+    let pool = Pool::new(&fake, 2);
+    let mut found = 0;
+    for seed in 0..10 {
+        let mut campaign = Campaign::new(settings(&fake, seed), None);
+        let (_, bugs) = round::run(&mut campaign, &pool, branches(64), &mut |_| true).unwrap();
+        assert!(bugs.len() <= 1);
+        found += bugs.len();
+        if let Some(bug) = bugs.first() {
+            assert!(partition_then_kill(&bug.found.branch.schedule));
+        }
+    }
+    assert!(found >= 5, "{found} of 10 seeds");
+}
+
+#[test]
+fn branch_zero_has_no_fault_and_a_given_schedule_takes_its_place() {
+    let fake = Fake::new(partition_then_kill);
+    let campaign = Campaign::new(settings(&fake, 0), None);
+    let first = campaign.planned().next().unwrap();
+    assert!(first.schedule.is_empty() && first.origin == Origin::Empty);
+    let given = campaign.planned().nth(1).unwrap().schedule.clone();
+    assert!(!given.is_empty());
+    let campaign = Campaign::new(settings(&fake, 0), Some(given.clone()));
+    let first = campaign.planned().next().unwrap();
+    assert!(first.schedule == given && first.origin == Origin::Given);
+}
+
+#[test]
+fn budgets_end_a_round_after_the_same_branch_every_time() {
+    for jobs in [1, 4] {
+        let fake = Fake { jitter: true, ..Fake::new(partition_then_kill) };
+        let pool = Pool::new(&fake, jobs);
+        let mut campaign = Campaign::new(settings(&fake, 2), None);
+        let limits = Limits { branches: 500, instructions: Some(20_000), bugs: None };
+        let (ended, _) = round::run(&mut campaign, &pool, limits, &mut |_| true).unwrap();
+        assert_eq!(ended, Ended::Instructions);
+        let total = *campaign.total();
+        assert!((20_000..21_100).contains(&total.instructions.0));
+        assert!((19..=20).contains(&total.branches.0));
+        let mut campaign = Campaign::new(settings(&fake, 2), None);
+        let limits = Limits { branches: 500, instructions: None, bugs: Some(1) };
+        let (ended, bugs) = round::run(&mut campaign, &pool, limits, &mut |_| true).unwrap();
+        assert_eq!(ended, Ended::Bugs);
+        assert_eq!(campaign.next(), bugs[0].found.branch.branch.0 + 1);
+    }
+}
+
+#[test]
+fn another_seed_begins_a_new_campaign_on_the_same_corpus() {
+    let fake = Fake::new(partition_then_kill);
+    let pool = Pool::new(&fake, 1);
+    let mut campaign = Campaign::new(settings(&fake, 1), None);
+    round::run(&mut campaign, &pool, branches(20), &mut |_| true).unwrap();
+    let planned: Vec<_> = campaign.planned().cloned().collect();
+    let same = stored(&mut campaign, &BTreeSet::new(), settings(&fake, 1));
+    assert!(same.planned().eq(&planned));
+    let other = stored(&mut campaign, &BTreeSet::new(), settings(&fake, 2));
+    assert!(other.planned().all(|branch| !planned.contains(branch)));
+    assert_eq!(other.coverage(), campaign.coverage());
+    assert_eq!(other.next(), campaign.next());
+}
+
+#[test]
+fn a_subject_that_panics_is_an_internal_error_and_not_a_hang() {
+    let fake = Fake::new(|schedule| !schedule.is_empty() && panic!("planted"));
+    let pool = Pool::new(&fake, 2);
+    let mut campaign = Campaign::new(settings(&fake, 1), None);
+    let error = round::run(&mut campaign, &pool, branches(20), &mut |_| true).unwrap_err();
+    assert!(error.to_string().contains("panicked"), "{error}");
+}
