@@ -28,7 +28,12 @@ pub(crate) fn decode(bytes: &[u8], ip: u64, long: bool, position: u8) -> Decoded
     let mut instruction = Instruction::default();
     decoder.decode_out(&mut instruction);
     if instruction.code() != Code::INVALID {
-        return Decoded::Op(build(&instruction, long, position));
+        let mut op = build(&instruction, long, position);
+        // x87 instructions have no immediate; the unit remembers their opcode.
+        if let Some(opcode) = crate::fp::x87_opcode(&limited[..instruction.len()], long) {
+            op.imm = u64::from(opcode);
+        }
+        return Decoded::Op(op);
     }
     match decoder.last_error() {
         DecoderError::NoMoreBytes if limited.len() < INSTRUCTION_BYTES_MAX => Decoded::NeedsMore,

@@ -16,6 +16,9 @@ pub mod fxsave;
 pub mod moves;
 pub mod packed;
 pub mod scalar_moves;
+pub mod x87;
+pub mod x87_control;
+pub mod x87_unary;
 
 /// An XMM register.
 #[inline(always)]

@@ -1,10 +1,32 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! The x87 unit on [`X87`] alone: stack, control and status words, and every operation as the manuals define it.
+//! The x87 unit on [`X87`] alone: stack, control and status words, and every operation as the manuals define it (AMD64 APM
+//! vol. 1 chapter 6 and vol. 5; Intel SDM vol. 1 chapter 8).
+//!
+//! An operation computes a value and status flags first ([`f80::Outcome`]); [`X87::raise`] then records the flags and says whether
+//! the value may be written: an unmasked invalid operation, denormal operand or division by zero leaves the destination
+//! and the stack as they were. An unmasked exception sets ES; the next waiting instruction raises #MF.
 
-use crate::state::X87;
+pub mod arith;
+pub mod f80;
+pub mod memory;
+pub mod stack;
 
-/// Bits of the status word.
-pub mod status {
+/// Bits of the status word, as `u16`.
+pub mod flag {
+    /// Invalid operation.
+    pub const IE: u16 = 0x01;
+    /// Denormal operand.
+    pub const DE: u16 = 0x02;
+    /// Division by zero.
+    pub const ZE: u16 = 0x04;
+    /// Overflow.
+    pub const OE: u16 = 0x08;
+    /// Underflow.
+    pub const UE: u16 = 0x10;
+    /// Inexact result.
+    pub const PE: u16 = 0x20;
+    /// All exceptions.
+    pub const ALL: u16 = 0x3f;
     /// Stack fault; always together with IE.
     pub const SF: u16 = 1 << 6;
     /// An unmasked exception is pending.
@@ -19,27 +41,8 @@ pub mod status {
     pub const C3: u16 = 1 << 14;
     /// Busy, a copy of ES.
     pub const B: u16 = 1 << 15;
-}
-
-impl X87 {
-    /// Sets the control word. Bits 6 (always one), 7 and 13 to 15 (zero) do not exist; bit 12 (infinity control) is kept.
-    pub(crate) fn set_control(&mut self, control: u16) {
-        self.control = (control & 0x1f7f) | 0x40;
-        self.update_summary();
-    }
-
-    /// Sets the status word; ES and B follow from the flags and masks.
-    pub(crate) fn load_status(&mut self, status: u16) {
-        self.status = status;
-        self.update_summary();
-    }
-
-    /// ES and B say whether an unmasked exception flag is set.
-    pub(crate) fn update_summary(&mut self) {
-        let pending = self.status & !self.control & 0x3f != 0;
-        self.status &= !(status::ES | status::B);
-        if pending {
-            self.status |= status::ES | status::B;
-        }
-    }
+    /// TOP.
+    pub const TOP: u16 = 7 << 11;
+    /// All condition codes.
+    pub const CODES: u16 = C0 | C1 | C2 | C3;
 }
