@@ -52,8 +52,14 @@ impl Clock {
     /// The first cluster ns whose guest time is at or after `guest_ns`.
     #[must_use]
     pub fn reaches_ns(&self, guest_ns: u64) -> u64 {
-        let at = self.to_cluster_ns(guest_ns);
-        if self.to_guest_ns(at) >= guest_ns { at } else { at.saturating_add(1) }
+        // ceil(c * n / d) >= g exactly when c > (g - 1) * d / n.
+        match guest_ns.checked_sub(self.guest_origin_ns) {
+            None | Some(0) => self.cluster_origin_ns,
+            Some(elapsed) => {
+                let before = u128::from(elapsed - 1) * u128::from(self.denominator) / u128::from(self.numerator);
+                clamp(u128::from(self.cluster_origin_ns) + before + 1)
+            }
+        }
     }
 }
 
