@@ -1,4 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The first process of a guest: mounts, network, restart point, then the workload.
+//! The first process of a guest.
+//!
+//! In this order: mounts, no address randomization, `/dev/chaos`, network, the restart point, the workload. While the workload
+//! runs it reaps orphans and follows the host's steps of the wall clock; when the workload ends it reports how and powers off.
+//!
+//! | kernel command line | meaning |
+//! |---|---|
+//! | `chaos.init=/path` | the workload (default `/workload`); what follows `--` are its arguments |
+//! | `chaos.vm=I` | index of this VM: eth0 gets 10.0.0.(I+1)/24 |
+//!
+//! Only the console and the doorbell tell what went wrong: each error is one line that begins with `chaos-init:`.
 
-fn main() {}
+mod clock;
+mod device;
+mod mounts;
+mod network;
+mod system;
+mod workload;
+
+use chaoscontrol_sdk::{Doorbell, Window, guest};
+use std::ffi::OsString;
+use system::Failure;
+
+const DEFAULT_WORKLOAD: &str = "/workload";
+
+fn main() {
+    if std::process::id() != 1 {
+        eprintln!("chaos-init: this is the first process of a guest, not a command: boot it as /init");
+        std::process::exit(2);
+    }
+    let mut window = None;
+    let ended = run(&mut window);
+    let bell = match &ended {
+        Ok(ended) => {
+            println!("chaos-init: the workload {ended}");
+            ended.doorbell()
+        }
+        Err(failure) => {
+            println!("chaos-init: {failure}");
+            Doorbell::InitFailed
+        }
+    };
+    if let Some(window) = &window {
+        window.ring(bell);
+    }
+    system::power_off();
+}
+
+fn run(window: &mut Option<Window>) -> Result<workload::Ended, Failure> {
+    mounts::mount_all()?;
+    system::keep_addresses_fixed();
+    device::make_chaos_device();
+    *window = chaoscontrol_sdk::open_window().unwrap_or_else(|error| {
+        println!("chaos-init: no reports: {error}");
+        None
+    });
+    network::bring_up("lo", None)?;
+    if let Some(vm) = guest::vm() {
+        network::bring_up("eth0", Some(network::address_of(vm)?))?;
+    }
+    let path = guest::parameter("chaos.init").unwrap_or_else(|| DEFAULT_WORKLOAD.to_string());
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    workload::check(&path)?;
+    let children = workload::Children::watch()?;
+    if let Some(window) = window {
+        window.ring(Doorbell::RestartPoint);
+    }
+    // A restarted VM goes on here, possibly at another wall-clock time.
+    let clock = window.as_ref().map(clock::Follower::new);
+    let ended = children.run(&path, &arguments, clock)?;
+    if window.is_some()
+        && let Err(error) = chaoscontrol_sdk::process_exit(ended.pid, ended.signalled, ended.code)
+    {
+        println!("chaos-init: cannot report the workload's end: {error}");
+    }
+    Ok(ended)
+}

@@ -47,6 +47,11 @@ pub fn initialize(memory: &mut (impl WindowMemory + ?Sized)) {
     memory.write(HEADER_RING_BYTES, &RING_BYTES.to_le_bytes());
 }
 
+/// Says how far the wall clock has been stepped since the machine started; the guest's `chaos-init` follows.
+pub fn set_wall_step(memory: &mut (impl WindowMemory + ?Sized), step_ns: i64) {
+    memory.write(HEADER_WALL_STEP_NS, &step_ns.to_le_bytes());
+}
+
 /// Reads every record that a slot's ring holds and hands each to `visit`, in order, then frees the room.
 ///
 /// A record with a malformed payload is reported and skipped. Where the framing itself is broken, the rest of the ring is

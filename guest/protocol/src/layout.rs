@@ -3,7 +3,7 @@
 //!
 //! | window offset | bytes | what |
 //! |---|---|---|
-//! | 0 | 32 | header, written by the host: magic u64, version u32, slots u32, slot bytes u32, ring bytes u32, zero |
+//! | 0 | 32 | header, written by the host: magic u64, version u32, slots u32, slot bytes u32, ring bytes u32, wall step i64 |
 //! | 0x10000 + n * 0x10000 | 64 KiB | slot n |
 //!
 //! | slot offset | type | writer | what |
@@ -46,6 +46,9 @@ pub const HEADER_SLOTS: u32 = 12;
 pub const HEADER_SLOT_BYTES: u32 = 16;
 /// Header: bytes of a ring, u32.
 pub const HEADER_RING_BYTES: u32 = 20;
+/// Header: how far the host has stepped the wall clock since the machine started, i64 nanoseconds. `chaos-init` adds each
+/// change of it to the guest's `CLOCK_REALTIME`.
+pub const HEADER_WALL_STEP_NS: u32 = 24;
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 32;
 

@@ -54,6 +54,12 @@ impl Window {
         }
     }
 
+    /// How far the host has stepped the wall clock since the machine started, in nanoseconds.
+    pub fn wall_step_ns(&self) -> i64 {
+        // SAFETY: the field is aligned and inside the mapping.
+        unsafe { AtomicU64::from_ptr(self.pointer(HEADER_WALL_STEP_NS).cast()) }.load(Ordering::Acquire) as i64
+    }
+
     #[cfg(all(test, feature = "std"))]
     pub(crate) fn with_host(mut self, host: fn(*mut u8, u32)) -> Self {
         self.on_bell = Some(host);
