@@ -67,6 +67,11 @@ fn bad_chains_stop_the_device() {
         ("a table outside memory", &[(0x3f_fff8, 16, INDIRECT, 0)], &[]),
         ("next after a table", &[(0x20_0000, 16, INDIRECT | NEXT, 1)], &[(0x10_0000, 8, WRITE, 0)]),
         ("a table in a table", &[(0x20_0000, 16, INDIRECT, 0)], &[(0x20_0000, 16, INDIRECT, 0)]),
+        (
+            "a good table in a table",
+            &[(0x20_0000, 16, INDIRECT, 0)],
+            &[(0x20_0010, 16, INDIRECT, 0), (0x10_0000, 8, WRITE, 0)],
+        ),
         ("next past an indirect table", &[(0x20_0000, 16, INDIRECT, 0)], &[(0x10_0000, 8, WRITE | NEXT, 1)]),
         ("a loop in a table", &[(0x20_0000, 16, INDIRECT, 0)], &[(0x10_0000, 8, WRITE | NEXT, 0)]),
     ];

@@ -229,11 +229,6 @@ pub fn write_descriptor(memory: &GuestMemory, at: u64, address: u64, bytes: u32,
     memory.write(at, &raw).unwrap();
 }
 
-/// Runs a device to `to_ns` and returns how often its line rose.
-pub fn run_to<D: VirtioDevice>(driver: &mut Driver<D>, to_ns: u64) -> u32 {
-    driver.bench.run_to(to_ns)
-}
-
 /// Guest time of a driver.
 pub fn now<D>(driver: &Driver<D>) -> GuestNs {
     driver.bench.now
