@@ -65,7 +65,7 @@ pub enum Exit {
 }
 
 /// What a guest did that cannot be carried on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum GuestError {
     /// A mode that this engine does not run yet (real or 16/32-bit protected mode).
     UnsupportedMode {

@@ -26,6 +26,17 @@ pub enum EngineKind {
     Exact,
 }
 
+/// What the guest is told about its platform.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Firmware {
+    /// ACPI tables.
+    #[default]
+    Acpi,
+    /// None, and the PIC only: devices are named on the command line.
+    Legacy,
+}
+
 /// A disk at power-on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DiskConfig {
@@ -66,6 +77,8 @@ pub struct VmConfig {
     pub ns_per_instruction: u32,
     /// What runs guest code.
     pub engine: EngineKind,
+    /// What the guest is told about its platform.
+    pub firmware: Firmware,
     /// Disks, at most [`DISKS_MAX`].
     pub disks: Vec<DiskConfig>,
     /// Network card, if any.
@@ -91,6 +104,7 @@ impl VmConfig {
             rng_seed: [0; 32],
             ns_per_instruction: NS_PER_INSTRUCTION,
             engine: EngineKind::Exact,
+            firmware: Firmware::Acpi,
             disks: Vec::new(),
             net: None,
             wall_clock_start_ns: WALL_CLOCK_START_NS,

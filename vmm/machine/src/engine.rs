@@ -4,6 +4,7 @@
 //! What is above this trait learns about the engine only through [`Capabilities`].
 
 use chaoscontrol_cpu::{CpuState, Exit};
+pub use chaoscontrol_cpu::{CoverageFilter, TscBase};
 
 /// What one unit of progress is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -23,29 +24,6 @@ pub struct Capabilities {
     pub progress_unit: ProgressUnit,
     /// Control-flow edges can be recorded.
     pub edge_coverage: bool,
-}
-
-/// How the guest's TSC follows progress: `tsc = base_tsc + (instructions - base_instructions) * numerator / denominator`,
-/// rounded down. The machine sets it again whenever guest time jumps or its rate changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TscBase {
-    /// Progress at which `base_tsc` holds.
-    pub base_instructions: u64,
-    /// TSC at `base_instructions`.
-    pub base_tsc: u64,
-    /// TSC ticks per `denominator` units of progress.
-    pub numerator: u64,
-    /// See `numerator`; never zero.
-    pub denominator: u64,
-}
-
-/// Which edges are recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CoverageFilter {
-    /// Record ring 3 only.
-    pub user_only: bool,
-    /// Record branches whose address lies in this half-open range.
-    pub range: (u64, u64),
 }
 
 /// A failure of the engine itself, not of the guest.

@@ -1,37 +1,127 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! The machine: configure, load, run, snapshot, restore, fork.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::config::VmConfig;
-use crate::engine::CoverageFilter;
+use crate::board::{Board, Bus};
+use crate::boot;
+use crate::config::{DISK_BYTES_MAX, DISKS_MAX, EngineKind, NS_PER_INSTRUCTION_MAX, VmConfig};
+use crate::engine::{Capabilities, CoverageFilter, Engine, TscBase};
+use crate::exact::Exact;
+use crate::layout::SLOT_DISK;
 use crate::memory::GuestMemory;
-use crate::pages::Digest;
-use crate::snapshot::MachineSnapshot;
+use crate::pages::{Digest, PageMap};
+use crate::register_hash;
+use crate::run::{Limit, bus};
+use crate::sdk_window::SdkWindow;
 use crate::stop::{MachineError, Stop};
 use crate::time::{GuestNs, TimeMap};
-
-/// A frame that the guest sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SentFrame {
-    /// Guest time at which the guest sent it.
-    pub at: GuestNs,
-    /// The Ethernet frame, without preamble and checksum.
-    pub bytes: Vec<u8>,
-}
+use crate::virtio::VirtioMmio;
+use crate::virtio::block::Block;
+use crate::virtio::net::{Frame, Net};
 
 /// One deterministic virtual machine.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use chaoscontrol_machine::{GuestNs, Machine, Stop, VmConfig};
+///
+/// let kernel = std::fs::read("vmlinux")?;
+/// let initrd = std::fs::read("initrd.cpio")?;
+/// let mut config = VmConfig::new(64 << 20, kernel.into());
+/// config.initrd = Some(initrd.into());
+/// let mut machine = Machine::new(Arc::new(config))?;
+/// machine.load()?;
+/// let stop = machine.run_until_serial("ready", GuestNs(20_000_000_000))?;
+/// assert_eq!(stop, Stop::SerialMatch);
+///
+/// // From here two machines go on: this one, and a fork that shares its pages' contents.
+/// let snapshot = machine.snapshot();
+/// let mut other = machine.fork()?;
+/// other.reseed_entropy([7; 32]);
+/// other.run_until(machine.now().after(1_000_000_000))?;
+/// machine.restore(&snapshot)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Machine {
-    config: Arc<VmConfig>,
-    memory: GuestMemory,
+    pub(crate) config: Arc<VmConfig>,
+    /// Before `memory`: an engine may point into it.
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) memory: Arc<GuestMemory>,
+    pub(crate) board: Board,
+    pub(crate) time_map: TimeMap,
+    /// Guest time = progress * ns_per_instruction + this, wrapping: an engine that counts another unit may be ahead.
+    pub(crate) skipped_ns: u64,
+    /// The CPU halted and nothing was injected since.
+    pub(crate) halted: bool,
+    /// What the engine was last told about windows.
+    pub(crate) window_wanted: bool,
+    /// How the guest ended, if it did.
+    pub(crate) ended: Option<Stop>,
+    /// Pages written since `base`, as far as they have been collected.
+    pub(crate) dirty: BTreeSet<u64>,
+    /// The contents of all pages but the dirty ones.
+    pub(crate) base: PageMap,
+    /// Serial text that stops a run; empty for none.
+    pub(crate) watch: Vec<u8>,
 }
 
-#[allow(clippy::todo, unused_variables)]
+fn check(config: &VmConfig) -> Result<(), MachineError> {
+    let refuse = |field, rule: String| Err(MachineError::Config { field, rule });
+    if !(1..=NS_PER_INSTRUCTION_MAX).contains(&config.ns_per_instruction) {
+        return refuse("ns_per_instruction", format!("{} is not 1..={NS_PER_INSTRUCTION_MAX}", config.ns_per_instruction));
+    }
+    if config.disks.len() > DISKS_MAX {
+        return refuse("disks", format!("{} disks, at most {DISKS_MAX}", config.disks.len()));
+    }
+    for disk in &config.disks {
+        if disk.size_bytes == 0 || disk.size_bytes > DISK_BYTES_MAX || disk.size_bytes % 512 != 0 {
+            return refuse("disks", format!("{} bytes is no multiple of 512 up to {DISK_BYTES_MAX}", disk.size_bytes));
+        }
+        if disk.image.iter().last().is_some_and(|(page, _)| page >= disk.size_bytes.div_ceil(4096)) {
+            return refuse("disks", format!("the image is larger than the disk's {} bytes", disk.size_bytes));
+        }
+    }
+    Ok(())
+}
+
 impl Machine {
     /// A machine at power-on with empty memory. Nothing is loaded yet.
     pub fn new(config: Arc<VmConfig>) -> Result<Self, MachineError> {
-        let memory = GuestMemory::new(config.memory_bytes)?;
-        Ok(Self { config, memory })
+        check(&config)?;
+        let memory = Arc::new(GuestMemory::new(config.memory_bytes)?);
+        let engine: Box<dyn Engine> = match config.engine {
+            EngineKind::Exact => Box::new(Exact::new(memory.clone())?),
+        };
+        Self::with_engine(config, memory, engine)
+    }
+
+    /// A machine over an engine that the caller made for `memory`.
+    pub fn with_engine(
+        config: Arc<VmConfig>,
+        memory: Arc<GuestMemory>,
+        mut engine: Box<dyn Engine>,
+    ) -> Result<Self, MachineError> {
+        check(&config)?;
+        engine.set_coverage(config.coverage);
+        let board = Board::new(&config);
+        let mut machine = Self {
+            config,
+            engine,
+            memory,
+            board,
+            time_map: TimeMap::default(),
+            skipped_ns: 0,
+            halted: false,
+            window_wanted: false,
+            ended: None,
+            dirty: BTreeSet::new(),
+            base: PageMap::default(),
+            watch: Vec::new(),
+        };
+        machine.set_tsc_base();
+        Ok(machine)
     }
 
     /// The configuration.
@@ -39,101 +129,207 @@ impl Machine {
         &self.config
     }
 
+    /// What the engine can do.
+    pub fn capabilities(&self) -> Capabilities {
+        self.engine.capabilities()
+    }
+
     /// Places kernel, initrd, command line and tables, and the CPU at the kernel's entry.
     pub fn load(&mut self) -> Result<(), MachineError> {
-        todo!()
+        let state = boot::load(&self.config, &self.memory, &self.board)?;
+        SdkWindow::initialize(&self.memory);
+        self.publish_writes();
+        self.engine.set_state(&state)?;
+        Ok(())
     }
 
     /// Runs until guest time is at or after `deadline`, or something stops the machine earlier. Timer events inside the
     /// span are met and idle time inside it is skipped.
     pub fn run_until(&mut self, deadline: GuestNs) -> Result<Stop, MachineError> {
-        todo!()
+        self.run(Limit { deadline, progress: u64::MAX })
     }
 
-    /// Runs exactly `count` more units of progress, unless something stops the machine earlier.
+    /// Runs exactly `count` more units of progress, skipping idle time, unless something stops the machine earlier.
     pub fn run_instructions(&mut self, count: u64) -> Result<Stop, MachineError> {
-        todo!()
+        let progress = self.engine.progress().saturating_add(count);
+        self.run(Limit { deadline: GuestNs(u64::MAX), progress })
     }
 
-    /// Runs, skipping idle time, until `pattern` was written to the serial console, at most to `limit`.
+    /// Runs, skipping idle time, until `pattern` was written to the serial console, at most to `limit`. Doorbells and the
+    /// restart point do not stop it.
     pub fn run_until_serial(&mut self, pattern: &str, limit: GuestNs) -> Result<Stop, MachineError> {
-        todo!()
+        self.watch = pattern.as_bytes().to_vec();
+        let stop = self.run_watching(limit);
+        self.watch.clear();
+        stop
+    }
+
+    fn run_watching(&mut self, limit: GuestNs) -> Result<Stop, MachineError> {
+        loop {
+            match self.run_until(limit)? {
+                Stop::Idle { next_event: Some(_) } => self.skip_to(limit),
+                Stop::Doorbell { .. } | Stop::RestartPoint => {}
+                stop => return Ok(stop),
+            }
+        }
     }
 
     /// Lets guest time pass to `to` without running: an idle jump, or the end of a pause. Timers that fell due fire at the
     /// next run. A time at or before now changes nothing.
     pub fn skip_to(&mut self, to: GuestNs) {
-        todo!()
+        let ahead = to.since(self.now());
+        if ahead > 0 {
+            self.skipped_ns = self.skipped_ns.wrapping_add(ahead);
+            self.set_tsc_base();
+        }
+    }
+
+    /// The guest's TSC is its guest time: one tick a nanosecond.
+    pub(crate) fn set_tsc_base(&mut self) {
+        self.engine.set_tsc_base(TscBase {
+            base_instructions: self.engine.progress(),
+            base_tsc: self.now().0,
+            numerator: u64::from(self.config.ns_per_instruction),
+            denominator: 1,
+        });
     }
 
     /// Guest time at this boundary.
     pub fn now(&self) -> GuestNs {
-        todo!()
+        let run = self.engine.progress().wrapping_mul(u64::from(self.config.ns_per_instruction));
+        GuestNs(run.wrapping_add(self.skipped_ns))
     }
 
     /// Units of progress since power-on.
     pub fn instructions(&self) -> u64 {
-        todo!()
+        self.engine.progress()
     }
 
     /// Whether the CPU is halted with no interrupt to take.
     pub fn is_halted(&self) -> bool {
-        todo!()
+        self.halted && self.board.pending().is_none()
+    }
+
+    /// How the guest ended, if it did.
+    pub fn ended(&self) -> Option<&Stop> {
+        self.ended.as_ref()
     }
 
     /// When the next timer event is due, if any.
     pub fn next_event(&self) -> Option<GuestNs> {
-        todo!()
+        self.board.next_event()
     }
 
     /// How this machine's guest time follows cluster time.
     pub fn time_map(&self) -> TimeMap {
-        todo!()
+        self.time_map
     }
 
     /// Replaces the map: a skew starts (same instant at both origins), or a restarted machine joins the cluster's present.
     pub fn set_time_map(&mut self, map: TimeMap) {
-        todo!()
+        self.time_map = map;
     }
 
     /// The wall clock now: nanoseconds since 1970.
     pub fn wall_clock_ns(&self) -> u64 {
-        todo!()
+        self.board.rtc.wall_ns(self.now())
     }
 
     /// Sets the wall clock (RTC) as a step; guest time and TSC go on.
     pub fn set_wall_clock_ns(&mut self, wall_ns: u64) {
-        todo!()
+        let now = self.now();
+        self.board.rtc.set_wall_ns(wall_ns, now);
     }
 
-    /// Restarts the entropy device's stream from `seed`.
+    /// Restarts every random stream the guest can draw from (entropy device, SDK) from `seed`.
     pub fn reseed_entropy(&mut self, seed: [u8; 32]) {
-        todo!()
+        self.board.rng.device_mut().reseed(&seed);
+        self.board.sdk.reseed(&seed);
     }
 
     /// Gives the guest a new VM Generation ID and notifies it: it was forked or restarted.
     pub fn set_generation_id(&mut self, id: [u8; 16]) {
-        todo!()
+        self.board.generation_id = id;
+        boot::acpi::write_generation_id(&self.memory, &id);
+        let bus = bus!(self);
+        self.board.notify_generation_id(&bus);
+        self.publish_writes();
     }
 
     /// Takes the frames sent since the last call, in order.
-    pub fn take_frames(&mut self) -> Vec<SentFrame> {
-        todo!()
+    pub fn take_frames(&mut self) -> Vec<Frame> {
+        self.board.net.as_mut().map(|net| net.device_mut().take_transmitted()).unwrap_or_default()
     }
 
     /// Hands a frame to the network card. False where there is none or its receive queue is full (the frame is lost).
     pub fn deliver_frame(&mut self, frame: &[u8]) -> bool {
-        todo!()
+        let bus = bus!(self);
+        let delivered = self.board.deliver_frame(frame, &bus);
+        self.publish_writes();
+        delivered
+    }
+
+    /// The network card, for counters and its link.
+    pub fn net(&self) -> Option<&VirtioMmio<Net>> {
+        self.board.net.as_ref()
+    }
+
+    /// A disk, for its counters, pending writes and medium.
+    pub fn disk(&self, index: usize) -> Option<&VirtioMmio<Block>> {
+        self.board.disks.get(index)
+    }
+
+    /// A disk, for faults, power cuts and replacing its medium. Nothing here touches guest memory.
+    pub fn disk_mut(&mut self, index: usize) -> Option<&mut Block> {
+        self.board.disks.get_mut(index).map(VirtioMmio::device_mut)
+    }
+
+    /// The virtio-mmio slot of a disk, as its device is numbered in the guest's bus.
+    pub fn disk_slot(index: usize) -> usize {
+        SLOT_DISK + index
+    }
+
+    /// The SDK window's messages, streams and forced choices.
+    pub fn sdk(&self) -> &SdkWindow {
+        &self.board.sdk
+    }
+
+    /// The SDK window's messages, streams and forced choices.
+    pub fn sdk_mut(&mut self) -> &mut SdkWindow {
+        &mut self.board.sdk
+    }
+
+    /// Reads every SDK slot, as at a barrier; the messages wait in [`Machine::sdk_mut`].
+    pub fn drain_sdk(&mut self) {
+        let now = self.now();
+        self.board.sdk.drain_all(&self.memory, now);
+        self.publish_writes();
     }
 
     /// Takes what the guest wrote to the serial port since the last call.
     pub fn take_serial(&mut self) -> Vec<u8> {
-        todo!()
+        self.board.serial.take_output()
     }
 
-    /// Types into the serial port; what does not fit waits, bounded.
-    pub fn type_serial(&mut self, input: &[u8]) {
-        todo!()
+    /// Bytes that the guest wrote to the serial port since power-on.
+    pub fn serial_written(&self) -> u64 {
+        self.board.serial.capture().written
+    }
+
+    /// The first console line that announced a kernel panic (guest text: escape it).
+    pub fn panic_line(&self) -> Option<&str> {
+        self.board.serial.capture().panic_line.as_deref()
+    }
+
+    /// Types into the serial port; returns how many bytes were accepted (what the guest does not read waits, bounded).
+    pub fn type_serial(&mut self, input: &[u8]) -> usize {
+        let bus = bus!(self);
+        self.board.type_serial(input, &bus)
+    }
+
+    /// Takes what the guest wrote to the virtio console since the last call.
+    pub fn take_console(&mut self) -> Vec<u8> {
+        self.board.console.device_mut().take_output()
     }
 
     /// Guest memory: reads by the host, and writes that both dirty tracking and the engine see.
@@ -141,39 +337,35 @@ impl Machine {
         &self.memory
     }
 
+    /// The CPU's registers.
+    pub fn cpu(&self) -> chaoscontrol_cpu::CpuState {
+        self.engine.state()
+    }
+
     /// Switches edge coverage on or off.
     pub fn set_coverage(&mut self, filter: Option<CoverageFilter>) {
-        todo!()
+        self.engine.set_coverage(filter);
     }
 
     /// Edge hit counts since the last clear, if coverage is on.
     pub fn coverage(&self) -> Option<&[u8]> {
-        todo!()
+        self.engine.coverage()
     }
 
     /// Zeroes the edge hit counts.
     pub fn clear_coverage(&mut self) {
-        todo!()
+        self.engine.clear_coverage();
     }
 
     /// BLAKE3 of the CPU state's canonical bytes.
     pub fn register_hash(&self) -> Digest {
-        todo!()
+        register_hash::register_hash(&self.engine.state())
     }
 
-    /// BLAKE3 over guest memory, as [`crate::pages::PageMap::hash`].
+    /// BLAKE3 over guest memory, as [`PageMap::hash`].
     pub fn memory_hash(&mut self) -> Digest {
-        todo!()
-    }
-
-    /// The whole machine. Pages that did not change since the last snapshot or restore are shared with it.
-    pub fn snapshot(&mut self) -> MachineSnapshot {
-        todo!()
-    }
-
-    /// Becomes the machine of `snapshot`; copies only the pages that differ.
-    pub fn restore(&mut self, snapshot: &MachineSnapshot) -> Result<(), MachineError> {
-        todo!()
+        self.collect_pages();
+        self.base.hash()
     }
 
     /// A second machine that goes on from here on its own.

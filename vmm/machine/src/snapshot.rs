@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! A whole machine as plain data plus shared pages.
+//! A whole machine as plain data plus shared pages; taking one and going back to one.
+//!
+//! A snapshot holds everything a guest could tell apart, and what waits for the host (frames, SDK messages, console output).
+//! Not in it: coverage counts, which belong to an observation, and anything an engine derives.
 
 use chaoscontrol_cpu::CpuState;
 use serde::{Deserialize, Serialize};
 
 use crate::board::BoardState;
 use crate::engine::ProgressUnit;
+use crate::machine::Machine;
+use crate::memory::PAGE_BYTES;
 use crate::pages::PageMap;
+use crate::stop::{MachineError, Stop};
 use crate::time::{GuestNs, TimeMap};
 
 /// Version of [`MachineState`]; any change of meaning or layout bumps it.
 pub const STATE_VERSION: u32 = 1;
 
-/// Everything of a machine but its memory pages.
+/// Everything of a machine but its memory and disk pages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineState {
     /// [`STATE_VERSION`].
@@ -27,8 +33,8 @@ pub struct MachineState {
     pub now: GuestNs,
     /// Guest time over cluster time.
     pub time_map: TimeMap,
-    /// Whether the guest ended (reset, power-off, triple fault, undefined behaviour).
-    pub ended: bool,
+    /// How the guest ended, if it did.
+    pub ended: Option<Stop>,
     /// The CPU.
     pub cpu: CpuState,
     /// Every device and interrupt controller.
@@ -42,4 +48,104 @@ pub struct MachineSnapshot {
     pub state: MachineState,
     /// RAM and SDK window by guest-physical page number.
     pub pages: PageMap,
+    /// Each disk's durable contents.
+    pub disks: Vec<PageMap>,
+}
+
+impl Machine {
+    /// The whole machine. Pages that did not change since the last snapshot or restore are shared with it.
+    pub fn snapshot(&mut self) -> MachineSnapshot {
+        self.collect_pages();
+        let state = MachineState {
+            version: STATE_VERSION,
+            memory_bytes: self.config.memory_bytes,
+            ns_per_instruction: self.config.ns_per_instruction,
+            progress_unit: self.engine.capabilities().progress_unit,
+            now: self.now(),
+            time_map: self.time_map,
+            ended: self.ended.clone(),
+            cpu: self.engine.state(),
+            board: self.board.save(),
+        };
+        MachineSnapshot { state, pages: self.base.clone(), disks: self.board.media() }
+    }
+
+    /// Becomes the machine of `snapshot`; copies only the pages that differ. A snapshot that does not fit this machine's
+    /// configuration is refused. After another error (a damaged state) the machine must not be used, only restored again.
+    pub fn restore(&mut self, snapshot: &MachineSnapshot) -> Result<(), MachineError> {
+        let state = &snapshot.state;
+        self.check_fit(state)?;
+        self.restore_pages(&snapshot.pages)?;
+        self.board.restore(&state.board, &snapshot.disks)?;
+        self.engine.set_state(&state.cpu)?;
+        let run = self.engine.progress().wrapping_mul(u64::from(state.ns_per_instruction));
+        self.skipped_ns = state.now.0.wrapping_sub(run);
+        self.time_map = state.time_map;
+        self.ended = state.ended.clone();
+        self.halted = state.cpu.halted;
+        self.window_wanted = false;
+        self.engine.request_interrupt_window(false);
+        self.set_tsc_base();
+        Ok(())
+    }
+
+    fn check_fit(&self, state: &MachineState) -> Result<(), MachineError> {
+        let refuse = |what: String| Err(MachineError::Snapshot(what));
+        if state.version != STATE_VERSION {
+            return refuse(format!("state version {}, this program reads {STATE_VERSION}", state.version));
+        }
+        if state.memory_bytes != self.config.memory_bytes {
+            return refuse(format!("{} bytes of memory, the machine has {}", state.memory_bytes, self.config.memory_bytes));
+        }
+        if state.ns_per_instruction != self.config.ns_per_instruction {
+            let (theirs, ours) = (state.ns_per_instruction, self.config.ns_per_instruction);
+            return refuse(format!("taken at {theirs} ns an instruction, the machine runs at {ours}"));
+        }
+        if !state.time_map.rate.is_valid() {
+            return refuse("clock rate out of range".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Brings `dirty` and `base` up to date: afterwards `base` is memory and nothing is dirty.
+    pub(crate) fn collect_pages(&mut self) {
+        self.collect_dirty();
+        let mut bytes = [0; PAGE_BYTES];
+        for page in std::mem::take(&mut self.dirty) {
+            if self.memory.read(page << 12, &mut bytes).is_ok() {
+                self.base.set(page, &bytes);
+            }
+        }
+    }
+
+    fn collect_dirty(&mut self) {
+        self.publish_writes();
+        let dirty = &mut self.dirty;
+        self.engine.take_dirty_pages(&mut |page| {
+            dirty.insert(page);
+        });
+    }
+
+    fn restore_pages(&mut self, pages: &PageMap) -> Result<(), MachineError> {
+        self.collect_dirty();
+        let mut wanted = std::mem::take(&mut self.dirty);
+        self.base.differences(pages, &mut |page| {
+            wanted.insert(page);
+        });
+        if let Some(page) = wanted.iter().copied().find(|page| !self.memory.contains(page << 12, PAGE_BYTES as u64)) {
+            // Too much counts as dirty now, which costs copies and nothing else.
+            self.dirty = wanted;
+            return Err(MachineError::Snapshot(format!("page {page:#x} is not in the machine's memory")));
+        }
+        const ZERO: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+        for page in wanted {
+            self.memory.write(page << 12, pages.get(page).map_or(&ZERO, |page| page.bytes()))?;
+        }
+        self.publish_writes();
+        // What was just copied is what the snapshot holds: not dirty.
+        self.engine.take_dirty_pages(&mut |_| {});
+        self.dirty.clear();
+        self.base = pages.clone();
+        Ok(())
+    }
 }

@@ -2,6 +2,7 @@
 //! Why a machine stopped running, and how running can fail.
 
 use chaoscontrol_cpu::GuestError;
+use serde::{Deserialize, Serialize};
 
 use crate::device::StateError;
 use crate::engine::EngineError;
@@ -9,7 +10,7 @@ use crate::memory::MemoryError;
 use crate::time::GuestNs;
 
 /// Why [`crate::Machine::run_until`] came back. The machine always stands at an instruction boundary.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stop {
     /// Guest time reached the deadline (or the stated number of instructions ran).
     Deadline,

@@ -219,18 +219,28 @@ impl Rtc {
         GuestNs((u128::from(cycle) * u128::from(SECOND_NS)).div_ceil(32_768) as u64)
     }
 
-    /// Whether the alarm registers match a second of the day.
-    fn alarm_matches(&self, second_of_day: u64) -> bool {
-        let alarm = |register: usize| self.state.memory[register];
-        let is = |value: u8, wanted: u64, decoded: u64| value & 0xc0 == 0xc0 || decoded == wanted;
-        is(alarm(1), second_of_day % 60, self.decode(alarm(1)))
-            && is(alarm(3), second_of_day / 60 % 60, self.decode(alarm(3)))
-            && is(alarm(5), second_of_day / 3600, self.decode_hour(alarm(5)))
-    }
-
     /// The first wall-clock second after `after` (seconds since 1970) at which the alarm matches, within a day.
     fn next_alarm(&self, after: u64) -> Option<u64> {
-        (after + 1..=after + DAY_SECONDS).find(|second| self.alarm_matches(second % DAY_SECONDS))
+        let is = |register: usize, now: u64, decoded: u64| {
+            // The two highest bits set mean any value (data sheet, "Time, Calendar, and Alarm Locations").
+            self.state.memory[register] & 0xc0 == 0xc0 || decoded == now
+        };
+        let [second, minute] = [1, 3].map(|register| self.decode(self.state.memory[register]));
+        let hour = self.decode_hour(self.state.memory[5]);
+        let mut at = after + 1;
+        while at <= after + DAY_SECONDS {
+            let in_day = at % DAY_SECONDS;
+            if !is(5, in_day / 3600, hour) {
+                at += 3600 - in_day % 3600;
+            } else if !is(3, in_day / 60 % 60, minute) {
+                at += 60 - in_day % 60;
+            } else if !is(1, in_day % 60, second) {
+                at += 1;
+            } else {
+                return Some(at);
+            }
+        }
+        None
     }
 
     /// Sets the flags of everything that happened since the last call.
@@ -474,7 +484,7 @@ mod tests {
             edges += bench.run_to(next);
             assert_eq!(
                 get(&mut bench, REGISTER_C),
-                IRQF | b::PERIODIC | if next == SECOND_NS { b::UPDATE | b::ALARM & 0 } else { 0 }
+                IRQF | b::PERIODIC | if next == SECOND_NS { b::UPDATE } else { 0 }
             );
         }
         assert_eq!((edges, bench.now.0), (1_024, SECOND_NS));
