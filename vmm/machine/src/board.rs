@@ -261,7 +261,9 @@ impl Board {
     fn port_read_byte(&mut self, port: u16, data: &mut [u8], bus: &Bus<'_>) {
         let offset = u64::from(port);
         match port {
-            0x20 | 0x21 | 0xa0 | 0xa1 | 0x4d0 | 0x4d1 => call!(self, bus, self.pic, UNCONNECTED as u8, read, offset, data),
+            0x20 | 0x21 | 0xa0 | 0xa1 | 0x4d0 | 0x4d1 => {
+                call!(self, bus, self.pic, UNCONNECTED as u8, read, offset, data)
+            }
             0x40..=0x43 | 0x61 => call!(self, bus, self.pit, IRQ_PIT, read, offset, data),
             0x60 | 0x64 => call!(self, bus, self.keyboard, UNCONNECTED as u8, read, offset, data),
             0x70..=0x71 => call!(self, bus, self.rtc, IRQ_RTC, read, offset, data),
@@ -287,7 +289,9 @@ impl Board {
     fn port_write_byte(&mut self, port: u16, data: &[u8], bus: &Bus<'_>) {
         let offset = u64::from(port);
         match port {
-            0x20 | 0x21 | 0xa0 | 0xa1 | 0x4d0 | 0x4d1 => call!(self, bus, self.pic, UNCONNECTED as u8, write, offset, data),
+            0x20 | 0x21 | 0xa0 | 0xa1 | 0x4d0 | 0x4d1 => {
+                call!(self, bus, self.pic, UNCONNECTED as u8, write, offset, data)
+            }
             0x40..=0x43 | 0x61 => call!(self, bus, self.pit, IRQ_PIT, write, offset, data),
             0x60 | 0x64 => call!(self, bus, self.keyboard, UNCONNECTED as u8, write, offset, data),
             0x70..=0x71 => call!(self, bus, self.rtc, IRQ_RTC, write, offset, data),

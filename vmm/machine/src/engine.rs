@@ -3,8 +3,8 @@
 //!
 //! What is above this trait learns about the engine only through [`Capabilities`].
 
-use chaoscontrol_cpu::{CpuState, Exit};
 pub use chaoscontrol_cpu::{CoverageFilter, TscBase};
+use chaoscontrol_cpu::{CpuState, Exit};
 
 /// What one unit of progress is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

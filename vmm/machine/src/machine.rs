@@ -70,7 +70,10 @@ pub struct Machine {
 fn check(config: &VmConfig) -> Result<(), MachineError> {
     let refuse = |field, rule: String| Err(MachineError::Config { field, rule });
     if !(1..=NS_PER_INSTRUCTION_MAX).contains(&config.ns_per_instruction) {
-        return refuse("ns_per_instruction", format!("{} is not 1..={NS_PER_INSTRUCTION_MAX}", config.ns_per_instruction));
+        return refuse(
+            "ns_per_instruction",
+            format!("{} is not 1..={NS_PER_INSTRUCTION_MAX}", config.ns_per_instruction),
+        );
     }
     if config.disks.len() > DISKS_MAX {
         return refuse("disks", format!("{} disks, at most {DISKS_MAX}", config.disks.len()));

@@ -68,6 +68,7 @@ pub fn canonical_bytes(state: &CpuState) -> Vec<u8> {
         interrupt_shadow,
         nmi_blocked,
         halted,
+        pending_debug,
         instructions,
     } = state;
     let mut out = Writer(Vec::with_capacity(1024));
@@ -84,6 +85,7 @@ pub fn canonical_bytes(state: &CpuState) -> Vec<u8> {
     xmm.iter().for_each(|value| out.0.extend(value.to_le_bytes()));
     out.u32(*mxcsr);
     out.0.extend([*interrupt_shadow, *nmi_blocked, *halted].map(u8::from));
+    out.u16(*pending_debug);
     out.u64(*instructions);
     out.0
 }
@@ -151,7 +153,10 @@ mod tests {
 
     #[test]
     fn the_encoding_has_a_fixed_size_and_a_fixed_hash() {
-        assert_eq!(canonical_bytes(&CpuState::default()).len(), 4 + 18 * 8 + 8 * 16 + 2 * 10 + 11 * 8 + 13 * 8 + 104 + 256 + 4 + 3 + 8);
+        assert_eq!(
+            canonical_bytes(&CpuState::default()).len(),
+            4 + 18 * 8 + 8 * 16 + 2 * 10 + 11 * 8 + 13 * 8 + 104 + 256 + 4 + 3 + 2 + 8
+        );
     }
 
     #[test]

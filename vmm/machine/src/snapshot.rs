@@ -95,7 +95,10 @@ impl Machine {
             return refuse(format!("state version {}, this program reads {STATE_VERSION}", state.version));
         }
         if state.memory_bytes != self.config.memory_bytes {
-            return refuse(format!("{} bytes of memory, the machine has {}", state.memory_bytes, self.config.memory_bytes));
+            return refuse(format!(
+                "{} bytes of memory, the machine has {}",
+                state.memory_bytes, self.config.memory_bytes
+            ));
         }
         if state.ns_per_instruction != self.config.ns_per_instruction {
             let (theirs, ours) = (state.ns_per_instruction, self.config.ns_per_instruction);

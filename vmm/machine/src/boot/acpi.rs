@@ -6,7 +6,8 @@
 //! Generation ID (VMGENCTR), whose change arrives as general-purpose event 0.
 
 use acpi_tables::aml::{
-    AmlStr, Device, EISAName, IO, Interrupt, Memory32Fixed, Method, Name, Notify, Package, Path, ResourceTemplate, Scope,
+    AmlStr, Device, EISAName, IO, Interrupt, Memory32Fixed, Method, Name, Notify, Package, Path, ResourceTemplate,
+    Scope,
 };
 use acpi_tables::{Aml, facs::FACS, rsdp::Rsdp, sdt::Sdt, xsdt::XSDT};
 
@@ -274,7 +275,9 @@ mod tests {
         let config = VmConfig::new(MEMORY_BYTES_MIN, Vec::new().into());
         let memory = GuestMemory::new(MEMORY_BYTES_MIN).unwrap();
         write(&memory, &Board::new(&config)).unwrap();
-        for (address, next) in [(XSDT_ADDRESS, FADT_ADDRESS), (FADT_ADDRESS, MADT_ADDRESS), (MADT_ADDRESS, FACS_ADDRESS)] {
+        for (address, next) in
+            [(XSDT_ADDRESS, FADT_ADDRESS), (FADT_ADDRESS, MADT_ADDRESS), (MADT_ADDRESS, FACS_ADDRESS)]
+        {
             assert!(address + table(&memory, address).len() as u64 <= next);
         }
     }

@@ -2,7 +2,7 @@
 //! The CPU as the 64-bit boot protocol wants it: long mode, flat segments, the first 4 GiB mapped one to one.
 
 use chaoscontrol_cpu::CpuState;
-use chaoscontrol_cpu::state::{DescriptorTable, Segment, seg};
+use chaoscontrol_cpu::state::{DescriptorTable, Msrs, Segment, seg};
 
 use super::{BootError, place};
 use crate::memory::GuestMemory;
@@ -26,6 +26,9 @@ const EFER: u64 = 0x500;
 const PAT: u64 = 0x0007_0406_0007_0406;
 /// MTRRs on, default write-back.
 const MTRR_DEFAULT: u64 = 0x806;
+/// Encodings of RSP and RSI.
+const RSP: usize = 4;
+const RSI: usize = 6;
 const MXCSR: u32 = 0x1f80;
 
 /// Writes GDT and page tables.
@@ -49,27 +52,28 @@ pub(crate) fn write_tables(memory: &GuestMemory) -> Result<(), BootError> {
 /// The state at a kernel's 64-bit entry point.
 pub fn state(entry: u64) -> CpuState {
     let data = Segment { selector: DATA_SELECTOR, base: 0, limit: u32::MAX, attributes: 0xc93 };
-    let mut state = CpuState::default();
-    state.segments = [data; 6];
-    state.segments[seg::CS] = Segment { selector: CODE_SELECTOR, base: 0, limit: u32::MAX, attributes: 0xa9b };
-    state.tr = Segment { selector: TASK_SELECTOR, base: 0, limit: 0xffff, attributes: 0x8b };
-    state.ldtr = Segment { selector: 0, base: 0, limit: 0xffff, attributes: 0x82 };
-    state.gdtr = DescriptorTable { base: place::GDT, limit: (GDT.len() * 8 - 1) as u16 };
-    state.idtr = DescriptorTable { base: 0, limit: 0 };
-    state.rip = entry;
-    state.gpr[6] = place::PARAMS;
-    state.gpr[4] = place::STACK_TOP;
-    state.rflags = 2;
-    state.cr0 = CR0;
-    state.cr3 = place::PAGE_TABLES;
-    state.cr4 = CR4;
-    state.dr6 = 0xffff_0ff0;
-    state.dr7 = 0x400;
-    state.msrs.efer = EFER;
-    state.msrs.pat = PAT;
-    state.msrs.mtrr_def_type = MTRR_DEFAULT;
-    state.mxcsr = MXCSR;
-    state
+    let mut segments = [data; 6];
+    segments[seg::CS] = Segment { selector: CODE_SELECTOR, base: 0, limit: u32::MAX, attributes: 0xa9b };
+    let mut gpr = [0; 16];
+    gpr[RSP] = place::STACK_TOP;
+    gpr[RSI] = place::PARAMS;
+    CpuState {
+        gpr,
+        rip: entry,
+        rflags: 2,
+        segments,
+        tr: Segment { selector: TASK_SELECTOR, base: 0, limit: 0xffff, attributes: 0x8b },
+        ldtr: Segment { selector: 0, base: 0, limit: 0xffff, attributes: 0x82 },
+        gdtr: DescriptorTable { base: place::GDT, limit: (GDT.len() * 8 - 1) as u16 },
+        cr0: CR0,
+        cr3: place::PAGE_TABLES,
+        cr4: CR4,
+        dr6: 0xffff_0ff0,
+        dr7: 0x400,
+        msrs: Msrs { efer: EFER, pat: PAT, mtrr_def_type: MTRR_DEFAULT, ..Msrs::default() },
+        mxcsr: MXCSR,
+        ..CpuState::default()
+    }
 }
 
 #[cfg(test)]

@@ -108,7 +108,8 @@ pub fn kernel(data: &[u8]) -> Result<Kernel, BootError> {
 }
 
 fn elf_fault(data: &[u8]) -> Option<String> {
-    let (Some(class), Some(order), Some(kind), Some(machine)) = (data.get(4), data.get(5), u16_at(data, 16), u16_at(data, 18))
+    let (Some(class), Some(order), Some(kind), Some(machine)) =
+        (data.get(4), data.get(5), u16_at(data, 16), u16_at(data, 18))
     else {
         return Some("a truncated ELF file".to_owned());
     };

@@ -99,7 +99,8 @@ pub(crate) fn load(config: &VmConfig, memory: &GuestMemory, board: &Board) -> Re
     let low_end = memory.ram_bytes().min(LOW_RAM_END);
     if kernel.entry < place::HIGH || kernel.entry >= low_end || kernel.end > low_end {
         let bytes = kernel.end.saturating_sub(place::HIGH);
-        let limit = format!("it needs {:#x} to {:#x} of {} bytes of memory", kernel.entry, kernel.end, memory.ram_bytes());
+        let limit =
+            format!("it needs {:#x} to {:#x} of {} bytes of memory", kernel.entry, kernel.end, memory.ram_bytes());
         return Err(BootError::TooLarge { what: "kernel", bytes, limit });
     }
     let initrd = load_initrd(config, memory, &kernel)?;

@@ -65,8 +65,8 @@ pub(crate) fn write(
     let map = memory_map(memory.ram_bytes());
     params.e820_entries = map.len() as u8;
     let mut table = params.e820_table;
-    for (entry, (addr, size, type_)) in table.iter_mut().zip(map) {
-        *entry = boot_e820_entry { addr, size, type_ };
+    for (entry, (addr, size, kind)) in table.iter_mut().zip(map) {
+        *entry = boot_e820_entry { addr, size, r#type: kind };
     }
     params.e820_table = table;
     let parameters = BootParams::new::<boot_params>(&params, GuestAddress(place::PARAMS));

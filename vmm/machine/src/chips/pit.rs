@@ -259,7 +259,7 @@ impl Pit {
         let counter = &self.state.counters[2];
         u8::from(counter.gate)
             | u8::from(self.state.speaker) << 1
-            | u8::from(tick / 18 & 1 == 1) << 4
+            | u8::from((tick / 18) & 1 == 1) << 4
             | u8::from(counter.out(tick)) << 5
     }
 

@@ -139,7 +139,7 @@ impl Rtc {
 
     fn encode(&self, value: u64) -> u8 {
         let value = (value % 100) as u8;
-        if self.state.b & b::BINARY != 0 { value } else { value / 10 << 4 | value % 10 }
+        if self.state.b & b::BINARY != 0 { value } else { ((value / 10) << 4) | value % 10 }
     }
 
     fn decode(&self, value: u8) -> u64 {
@@ -150,7 +150,7 @@ impl Rtc {
         if self.state.b & b::HOURS_24 != 0 {
             return self.encode(hour);
         }
-        let twelve = if hour % 12 == 0 { 12 } else { hour % 12 };
+        let twelve = if hour.is_multiple_of(12) { 12 } else { hour % 12 };
         self.encode(twelve) | if hour >= 12 { 0x80 } else { 0 }
     }
 
@@ -482,10 +482,7 @@ mod tests {
         for _ in 0..1_024 {
             let next = bench.device.next_event().unwrap().0;
             edges += bench.run_to(next);
-            assert_eq!(
-                get(&mut bench, REGISTER_C),
-                IRQF | b::PERIODIC | if next == SECOND_NS { b::UPDATE } else { 0 }
-            );
+            assert_eq!(get(&mut bench, REGISTER_C), IRQF | b::PERIODIC | if next == SECOND_NS { b::UPDATE } else { 0 });
         }
         assert_eq!((edges, bench.now.0), (1_024, SECOND_NS));
     }
