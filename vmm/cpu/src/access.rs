@@ -15,7 +15,7 @@ use crate::memory::{OFFSET_MASK, PAGE_BYTES, PageIndex, page_flag};
 use crate::mmu::{Kind, Target};
 use crate::op::{Op, Step, Trap, attr};
 use crate::state::seg;
-use crate::width::{Mem, Width};
+use crate::width::Mem;
 
 /// Accesses outside RAM that the executing instruction has made: their values in order.
 #[derive(Debug, Default)]
@@ -359,12 +359,6 @@ impl Core {
         self.log.waiting = true;
         self.pending_exit = exit;
         Err(Trap::Exit)
-    }
-
-    /// Stores a general-purpose width at a segment offset (string and stack instructions).
-    #[inline(always)]
-    pub fn write_int<T: Width>(&mut self, address: u64, segment: usize, value: T) -> Step {
-        self.write(address, segment as u8, value)
     }
 }
 

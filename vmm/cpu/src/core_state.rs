@@ -7,6 +7,7 @@ use crate::exit::Exit;
 use crate::flags::{LazyFlags, bit};
 use crate::memory::GuestRam;
 use crate::op::{NO_REGISTER, Op, Step, Trap, attr};
+use crate::segment::desc;
 use crate::state::{DescriptorTable, Msrs, Segment, X87, seg};
 use crate::tlb::{Privilege, Tlb};
 use crate::width::Width;
@@ -158,8 +159,8 @@ pub(crate) struct Core {
     pub shutdown: bool,
     /// Exceptions delivered so far; tells a retired instruction from one that faulted.
     pub faults: u64,
-    /// Translation tags repeat from here on; whoever keeps some must forget them.
-    pub tags_wrapped: bool,
+    /// Where blocks were found no longer holds: translation tags repeat, or the code segment moved.
+    pub forget_code: bool,
     /// Stores that took the slow path because their page was read by a walk, since the last flush of everything.
     pub slow_table_stores: u32,
 }
@@ -210,7 +211,7 @@ impl Core {
             tsc_base: TscBase::default(),
             shutdown: false,
             faults: 0,
-            tags_wrapped: false,
+            forget_code: false,
             slow_table_stores: 0,
         }
     }
@@ -259,7 +260,7 @@ impl Core {
 
     /// Runs 64-bit code.
     pub fn in_long_code(&self) -> bool {
-        self.msrs.efer & cr::EFER_LMA != 0 && self.segments[seg::CS].attributes & (1 << 9) != 0
+        self.msrs.efer & cr::EFER_LMA != 0 && self.segments[seg::CS].attributes & desc::LONG != 0
     }
 
     /// RFLAGS as PUSHF would see it.

@@ -12,6 +12,10 @@ use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, FlowControl, Instruc
 /// Longest instruction the architecture allows.
 pub(crate) const INSTRUCTION_BYTES_MAX: usize = 15;
 
+/// As AMD has it; BMI, LZCNT and WBNOINVD are not offered, so their prefix is ignored.
+const OPTIONS: u32 =
+    DecoderOptions::AMD | DecoderOptions::NO_MPFX_0FBC | DecoderOptions::NO_MPFX_0FBD | DecoderOptions::NO_WBNOINVD;
+
 /// What decoding one instruction gave.
 pub(crate) enum Decoded {
     /// An operation (also for bytes that raise #UD).
@@ -24,7 +28,7 @@ pub(crate) enum Decoded {
 pub(crate) fn decode(bytes: &[u8], ip: u64, long: bool, position: u8) -> Decoded {
     let bits = if long { 64 } else { 32 };
     let limited = &bytes[..bytes.len().min(INSTRUCTION_BYTES_MAX)];
-    let mut decoder = Decoder::with_ip(bits, limited, ip, DecoderOptions::AMD);
+    let mut decoder = Decoder::with_ip(bits, limited, ip, OPTIONS);
     let mut instruction = Instruction::default();
     decoder.decode_out(&mut instruction);
     if instruction.code() != Code::INVALID {

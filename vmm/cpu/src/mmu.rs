@@ -229,7 +229,8 @@ impl Core {
     /// Forgets every translation and what hangs on it, and leaves the current block after this instruction.
     pub fn flush_translations(&mut self) {
         if self.tlb.flush() {
-            self.tags_wrapped = true;
+            self.forget_code = true;
+            self.attention = true;
         }
         self.block_end = 0;
         if self.slow_table_stores > SLOW_TABLE_STORES_MAX {

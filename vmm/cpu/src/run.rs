@@ -116,8 +116,8 @@ impl Cpu {
     #[inline(never)]
     fn at_boundary(&mut self) -> Option<Exit> {
         loop {
-            if self.core.tags_wrapped {
-                self.core.tags_wrapped = false;
+            if self.core.forget_code {
+                self.core.forget_code = false;
                 self.blocks.forget_jumps();
             }
             if let Some(exit) = self.core.boundary_exit.take() {

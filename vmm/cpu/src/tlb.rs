@@ -61,6 +61,13 @@ impl Tlb {
         self.tag = self.generation << 3 | if cached { privilege as u64 } else { UNCACHED };
     }
 
+    /// Switches to another privilege mode for a moment; a mode without cache stays without.
+    pub fn borrow_privilege(&mut self, privilege: Privilege) {
+        if self.tag & 7 != UNCACHED {
+            self.tag = self.generation << 3 | privilege as u64;
+        }
+    }
+
     /// Sets what decides how code is fetched and decoded: three bits.
     pub fn set_code_mode(&mut self, mode: u64) {
         self.code_tag = self.generation << 3 | (mode & 7);
