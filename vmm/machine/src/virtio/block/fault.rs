@@ -164,6 +164,22 @@ impl Faults {
         self.active.remove(&id)
     }
 
+    /// Ends every active fault and makes these active, as many as fit into [`FAULTS_MAX`]. A fault that goes on is not applied
+    /// again, and keeps its name and count.
+    pub fn replace(&mut self, faults: &[DiskFault]) {
+        let mut wanted = faults.to_vec();
+        self.active.retain(|_, active| match wanted.iter().position(|fault| *fault == active.fault) {
+            Some(position) => {
+                wanted.remove(position);
+                true
+            }
+            None => false,
+        });
+        for fault in wanted {
+            self.add(fault);
+        }
+    }
+
     /// The active faults by name.
     pub fn active(&self) -> &BTreeMap<u64, ActiveFault> {
         &self.active

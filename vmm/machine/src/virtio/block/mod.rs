@@ -22,7 +22,7 @@ use self::fault::{ReadOutcome, WriteOutcome};
 use super::{Chain, Io, QueueError, VirtioDevice, VirtioMmio, read_config_bytes};
 use crate::device::StateError;
 use crate::entropy::{Purpose, Stream};
-use crate::pages::PageMap;
+use crate::pages::{Digest, PageMap};
 use crate::time::GuestNs;
 
 const FEATURE_SIZE_MAX: u64 = 1 << 1;
@@ -249,6 +249,30 @@ impl Block {
             _ => None,
         });
         self.disk.power_cut(in_flight.collect(), survivors)
+    }
+
+    /// Whether the guest, going on from here, cannot tell `medium` from its own disk: it has nothing in flight, and whatever it
+    /// has read so far stands on `medium` too. That is when a restart may resume an earlier snapshot (semantics, point 10).
+    pub fn can_resume_on(&self, medium: &PageMap) -> bool {
+        self.in_flight.is_empty() && self.disk.reads_agree_with(medium)
+    }
+
+    /// BLAKE3 over what the disk holds and may come to hold: the medium's hash, then each pending write's sector, length
+    /// (8 bytes each, little-endian) and data.
+    pub fn hash(&self) -> Digest {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.disk.medium().hash());
+        let cached = self.disk.cache().iter().map(|write| (write.sector, &write.data));
+        let in_flight = self.in_flight.iter().filter_map(|request| match &request.operation {
+            Operation::Write { sector, data } => Some((*sector, data)),
+            _ => None,
+        });
+        for (sector, data) in cached.chain(in_flight) {
+            hasher.update(&sector.to_le_bytes());
+            hasher.update(&(data.len() as u64).to_le_bytes());
+            hasher.update(data);
+        }
+        hasher.finalize().into()
     }
 
     /// Puts another medium in, under an empty cache: a machine that restarts with the disk that a power cut left.

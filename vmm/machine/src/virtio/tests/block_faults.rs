@@ -135,3 +135,17 @@ fn faults_are_bounded_and_part_of_the_saved_state() {
     }
     assert_eq!(driver.device().faults_mut().add(DiskFault::certain(Effect::Full)), None);
 }
+
+#[test]
+fn replacing_faults_keeps_those_that_go_on() {
+    let mut driver = start();
+    let (read, write) = (DiskFault::certain(Effect::ReadError), DiskFault::certain(Effect::WriteError));
+    driver.device().faults_mut().replace(&[read]);
+    driver.device().faults_mut().replace(&[write, read]);
+    assert_eq!(count(&mut driver, EffectKind::ReadError).applied, 1);
+    assert_eq!(read_now(&mut driver, 0, 1).0, IO_ERROR);
+    assert_eq!(write_now(&mut driver, 0, 1, 1), IO_ERROR);
+    driver.device().faults_mut().replace(&[]);
+    assert_eq!(write_now(&mut driver, 0, 1, 1), OK);
+    assert_eq!(driver.device().faults().active().len(), 0);
+}

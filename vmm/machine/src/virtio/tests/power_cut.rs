@@ -301,6 +301,33 @@ fn a_disk_says_whether_another_would_surprise_its_guest() {
 }
 
 #[test]
+fn an_earlier_machine_resumes_only_where_it_cannot_tell() {
+    let mut driver = start();
+    assert!(driver.device().can_resume_on(&PageMap::default()), "nothing was read");
+    read_now(&mut driver, 0, 1);
+    assert!(!driver.device().can_resume_on(&PageMap::default()));
+    assert!(driver.device().can_resume_on(&image()));
+    write(&mut driver, 100, 1, 1);
+    assert!(!driver.device().can_resume_on(&image()), "a write is in flight");
+}
+
+#[test]
+fn the_hash_covers_medium_cache_and_flight() {
+    let mut driver = start();
+    let mut hashes = vec![driver.device().hash()];
+    write(&mut driver, 100, 1, 1);
+    hashes.push(driver.device().hash());
+    settle(&mut driver);
+    assert_eq!(driver.device().hash(), hashes[1], "completion moves a write, it changes none");
+    flush_now(&mut driver);
+    hashes.push(driver.device().hash());
+    write_now(&mut driver, 100, 2, 1);
+    hashes.push(driver.device().hash());
+    assert_eq!(hashes.iter().collect::<BTreeSet<_>>().len(), 4);
+    assert_eq!(start().device().hash(), hashes[0]);
+}
+
+#[test]
 fn a_replaced_medium_is_what_the_guest_reads() {
     let mut driver = three_writes();
     driver.device().replace_medium(PageMap::default());
