@@ -139,7 +139,7 @@ impl Rtc {
 
     fn encode(&self, value: u64) -> u8 {
         let value = (value % 100) as u8;
-        if self.state.b & b::BINARY != 0 { value } else { ((value / 10) << 4) | value % 10 }
+        if self.state.b & b::BINARY != 0 { value } else { ((value / 10) << 4) | (value % 10) }
     }
 
     fn decode(&self, value: u8) -> u64 {
