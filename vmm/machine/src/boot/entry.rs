@@ -51,9 +51,9 @@ pub(crate) fn write_tables(memory: &GuestMemory) -> Result<(), BootError> {
 
 /// The state at a kernel's 64-bit entry point.
 pub fn state(entry: u64) -> CpuState {
-    let data = Segment { selector: DATA_SELECTOR, base: 0, limit: u32::MAX, attributes: 0xc93 };
+    let data = Segment { selector: DATA_SELECTOR, base: 0, limit: u32::MAX, attributes: 0xc093 };
     let mut segments = [data; 6];
-    segments[seg::CS] = Segment { selector: CODE_SELECTOR, base: 0, limit: u32::MAX, attributes: 0xa9b };
+    segments[seg::CS] = Segment { selector: CODE_SELECTOR, base: 0, limit: u32::MAX, attributes: 0xa09b };
     let mut gpr = [0; 16];
     gpr[RSP] = place::STACK_TOP;
     gpr[RSI] = place::PARAMS;
