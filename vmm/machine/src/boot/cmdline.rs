@@ -11,7 +11,7 @@ pub const COMMAND_LINE_BYTES_MAX: usize = 2048;
 
 /// What every guest gets. Each word removes a source of randomness, a calibration loop or a probe of hardware that is not there.
 const FIXED: &str = "console=ttyS0 nokaslr mitigations=off audit=0 norandmaps random.trust_cpu=off tsc=reliable \
-                     tsc_early_khz=1000000 no_timer_check panic=-1 8250.nr_uarts=1";
+                     tsc_early_khz=1000000 no_timer_check pci=off panic=-1 8250.nr_uarts=1";
 
 /// The virtio-mmio slots that have a device, ascending.
 pub fn slots(board: &Board) -> Vec<usize> {
