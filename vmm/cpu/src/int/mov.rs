@@ -256,10 +256,6 @@ fn xlat(core: &mut Core, op: &Op) -> Step {
     Ok(())
 }
 
-fn nop(_core: &mut Core, _op: &Op) -> Step {
-    Ok(())
-}
-
 /// LEA with a register operand.
 fn undefined(core: &mut Core, _op: &Op) -> Step {
     Err(core.fault(vector::UD))
@@ -282,7 +278,6 @@ pub(crate) fn lookup(code: Code) -> Option<Entry> {
         Code::Cmpxchg8b_m64 => return Entry::one(FAMILY, cmpxchg8b),
         Code::Cmpxchg16b_m128 => return Entry::one(FAMILY, cmpxchg16b),
         Code::Xlat_m8 => return Entry::one(FAMILY, xlat),
-        Code::Nopw | Code::Nopd | Code::Nopq | Code::Pause => return Entry::one(FAMILY, nop),
         Code::Cmpxchg486_rm8_r8 | Code::Cmpxchg486_rm16_r16 | Code::Cmpxchg486_rm32_r32 => {
             return Some(Entry::Ud("only on early 486 steppings"));
         }
