@@ -1,4 +1,108 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Boots N guests to setup_complete and stores one cluster snapshot.
 
-fn main() {}
+use std::path::Path;
+use std::process::ExitCode as ProcessCode;
+
+use chaoscontrol_artifact::{ExitCode, MediaType, StageResult};
+use chaoscontrol_cli::{Failure, Failures, Flag, FROM, STORE, SEED, Stage, Tool, read_input, stage_main};
+use chaoscontrol_explore::stages::boot::{BootOptions, DiskOptions, boot};
+
+static TOOL: Tool = Tool {
+    name: "chaos-boot",
+    stage: "boot",
+    summary: "boot N guests to setup_complete and store one cluster snapshot",
+    about: "Boots N virtual machines from one kernel and one initrd, connected by a network, until every guest has \
+            reported setup_complete. Kernel, initrd, run configuration, console output and the snapshot are objects in \
+            the store. The same inputs give the same bytes on every machine.",
+    reads: "A kernel (ELF vmlinux or bzImage), an initrd with an executable /init, disk images.",
+    writes: "Objects: run, kernel, initrd, snapshot, a console a VM. On stdout: a descriptor.",
+    flags: &[
+        Flag::one("kernel", "FILE", "Kernel: an ELF vmlinux or a bzImage"),
+        Flag::one("initrd", "FILE", "Initial RAM file system"),
+        Flag::one("vms", "N", "Number of VMs, 1 to 32").default("3"),
+        Flag::one("append", "TEXT", "Appended to every kernel command line"),
+        Flag::many("append-vm", "N:TEXT", "Appended to the kernel command line of VM N, from 0"),
+        Flag::one("memory-mib", "N", "RAM of each VM").default("64"),
+        Flag::many("disk", "FILE", "Disk image; every VM gets its own copy"),
+        Flag::many("disk-mib", "N", "An empty disk of N MiB for each VM, after those of --disk"),
+        Flag::switch("no-flush", "Disks offer no FLUSH: a completed write is durable"),
+        SEED.default("0"),
+        Flag::one("latency-ns", "N", "Delay of every link, at least 50000").default("1000000"),
+        Flag::one("jitter-ns", "N", "Largest random delay on top").default("0"),
+        Flag::one("ns-per-instruction", "N", "Guest nanoseconds per instruction, 1 to 1000").default("10"),
+        Flag::one("setup-limit-ns", "N", "Cluster time by which setup must be complete").default("120000000000"),
+        STORE,
+        FROM,
+    ],
+    positional: None,
+    exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::GuestFailed],
+    examples: [
+        ("Three nodes with a planted bug", "chaos-boot --kernel vmlinux --initrd raft.cpio --vms 3 --seed 42 --append raft_bug=double_vote > boot.json"),
+        ("One VM with a disk", "chaos-boot --kernel bzImage --initrd app.cpio --vms 1 --disk-mib 16 | chaos-show"),
+    ],
+};
+
+fn main() -> ProcessCode {
+    stage_main(&TOOL, work)
+}
+
+fn work(stage: &Stage) -> Failures<StageResult> {
+    let options = options(stage)?;
+    let progress = &stage.context.progress;
+    Ok(boot(stage.store, &options, &|done, total, note| progress.at(done, total, note))?)
+}
+
+fn options(stage: &Stage) -> Failures<BootOptions> {
+    let arguments = &stage.context.arguments;
+    let initrd = arguments.path("initrd");
+    let vms = arguments.number_within("vms", 1, 32, 3)? as u16;
+    let mut disks = Vec::new();
+    for path in arguments.all("disk") {
+        let image = read_input(Path::new(path), MediaType::Disk.max_bytes())?;
+        let size_bytes = (image.len() as u64).next_multiple_of(512);
+        disks.push(DiskOptions { image: Some(image), size_bytes, flush: !arguments.is_set("no-flush") });
+    }
+    for text in arguments.texts("disk-mib")? {
+        let mib: u64 = text.parse().ok().filter(|mib| (1..=1 << 20).contains(mib)).ok_or_else(|| {
+            Failure::usage(format!("--disk-mib is {text:?}, it must be a number between 1 and 1048576"))
+        })?;
+        disks.push(DiskOptions { image: None, size_bytes: mib << 20, flush: !arguments.is_set("no-flush") });
+    }
+    Ok(BootOptions {
+        kernel: read_input(&arguments.required("kernel")?, MediaType::Kernel.max_bytes())?,
+        initrd: initrd.map(|path| read_input(&path, MediaType::Initrd.max_bytes())).transpose()?,
+        vms,
+        append: arguments.text("append")?.unwrap_or_default(),
+        append_vm: append_vm(&arguments.texts("append-vm")?, vms)?,
+        memory_bytes: arguments.number_within("memory-mib", 1, 1 << 20, 64)? << 20,
+        disks,
+        seed: arguments.number("seed")?.unwrap_or(0),
+        network_ns: (
+            arguments.number_within("latency-ns", 50_000, 60_000_000_000, 1_000_000)?,
+            arguments.number_within("jitter-ns", 0, 60_000_000_000, 0)?,
+        ),
+        ns_per_instruction: arguments.number_within("ns-per-instruction", 1, 1000, 10)? as u32,
+        // 2025-01-01 00:00:00 UTC: any fixed time serves, the host's clock does not.
+        wall_clock_start_ns: 1_735_689_600_000_000_000,
+        setup_limit_ns: arguments.number_within("setup-limit-ns", 1, 86_400_000_000_000, 120_000_000_000)?,
+    })
+}
+
+/// `N:TEXT` by VM; several for one VM are joined.
+fn append_vm(given: &[String], vms: u16) -> Failures<Vec<String>> {
+    let mut append: Vec<String> = Vec::new();
+    for text in given {
+        let bad = || Failure::usage(format!("--append-vm is {text:?}, it must be N:TEXT with N below {vms}"));
+        let (vm, text) = text.split_once(':').ok_or_else(bad)?;
+        let vm: usize = vm.parse().ok().filter(|vm| *vm < usize::from(vms)).ok_or_else(bad)?;
+        if append.len() <= vm {
+            append.resize(vm + 1, String::new());
+        }
+        if !append[vm].is_empty() {
+            append[vm].push(' ');
+        }
+        append[vm].push_str(text);
+    }
+    Ok(append)
+}

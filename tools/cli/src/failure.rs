@@ -4,8 +4,7 @@
 use std::error::Error;
 use std::fmt;
 
-use chaoscontrol_artifact::document::DocumentError;
-use chaoscontrol_artifact::{ExitCode, StoreError};
+use chaoscontrol_artifact::{CodedError, ExitCode};
 
 /// A failed tool.
 #[derive(Debug)]
@@ -57,15 +56,9 @@ impl fmt::Display for Failure {
     }
 }
 
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
+impl<E: CodedError> From<E> for Failure {
+    fn from(error: E) -> Self {
         Self::from_error(error.exit_code(), &error)
-    }
-}
-
-impl From<DocumentError> for Failure {
-    fn from(error: DocumentError) -> Self {
-        Self::from_error(ExitCode::BadInput, &error)
     }
 }
 

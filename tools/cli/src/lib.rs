@@ -12,9 +12,10 @@ mod run;
 mod stage;
 mod table;
 
+pub use chaoscontrol_artifact::StageResult;
 pub use failure::{Failure, FailureExt, Failures};
 pub use parse::Arguments;
 pub use progress::Progress;
-pub use run::{Context, Output, identity, tool_main};
-pub use stage::{Stage, StageResult, Work, stage_main, store_of};
-pub use table::{FROM, Flag, HELP, INPUT, Positional, QUIET, SEED, STORE, Tool, VERSION, Value};
+pub use run::{Context, Output, identity, read_input, tool_main};
+pub use stage::{Stage, Work, stage_main, store_of, stores_read};
+pub use table::{BUG, FROM, Flag, HELP, INPUT, JOBS, Positional, QUIET, SEED, STORE, Tool, VERSION, Value};

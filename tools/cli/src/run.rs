@@ -2,7 +2,7 @@
 //! The shape of every tool: arguments, one call, output, exit code.
 
 use std::io::{self, Write};
-use std::panic;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::process::ExitCode as ProcessCode;
 
@@ -45,6 +45,14 @@ impl Output {
     }
 }
 
+impl Context {
+    /// `--jobs`, else the number of cores.
+    pub fn jobs(&self) -> Failures<u32> {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+        Ok(self.arguments.number_within("jobs", 1, 1024, cores.min(1024))? as u32)
+    }
+}
+
 /// Who this tool is.
 pub fn identity(tool: &Tool) -> ToolIdentity {
     let source = SOURCE.parse().expect("the build script writes a digest");
@@ -52,8 +60,9 @@ pub fn identity(tool: &Tool) -> ToolIdentity {
 }
 
 /// Runs a tool: parse, call, write, exit code. A panic is an internal error.
-pub fn tool_main(tool: &'static Tool, run: fn(&Context) -> Failures<Output>) -> ProcessCode {
-    let result = panic::catch_unwind(|| {
+pub fn tool_main(tool: &'static Tool, run: impl FnOnce(&Context) -> Failures<Output>) -> ProcessCode {
+    // Whatever a panic leaves half done, the process ends right after.
+    let result = panic::catch_unwind(AssertUnwindSafe(|| {
         let arguments = Arguments::parse(tool, std::env::args_os().skip(1), |name| std::env::var_os(name))?;
         if arguments.is_set("help") {
             return Ok(Output::new(help(tool).into_bytes()));
@@ -68,7 +77,7 @@ pub fn tool_main(tool: &'static Tool, run: fn(&Context) -> Failures<Output>) -> 
         let output = run(&context);
         context.progress.finish();
         output
-    });
+    }));
     let output = match result {
         Ok(Ok(output)) => output,
         Ok(Err(failure)) => {
@@ -101,7 +110,7 @@ fn write_out(bytes: &[u8]) -> Failures<()> {
 }
 
 /// Reads a whole input of at most `max` bytes; `-` is stdin.
-pub(crate) fn read_input(path: &Path, max: u64) -> Failures<Vec<u8>> {
+pub fn read_input(path: &Path, max: u64) -> Failures<Vec<u8>> {
     use std::io::Read;
     let mut bytes = Vec::new();
     let read = if path == Path::new("-") {

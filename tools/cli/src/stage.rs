@@ -6,10 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode as ProcessCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use chaoscontrol_artifact::schema::{
-    Descriptor, Environment, ErrorDescriptor, Handoff, Link, Parameters, read_handoff,
-};
-use chaoscontrol_artifact::{Digest, ExitCode, MediaType, ObjectRef, Store, U64, document};
+use chaoscontrol_artifact::schema::{Descriptor, Environment, ErrorDescriptor, Handoff, Link, read_handoff};
+use chaoscontrol_artifact::{Digest, ExitCode, MediaType, ObjectRef, StageResult, Store, U64, document};
 
 use crate::failure::{Failure, FailureExt, Failures};
 use crate::run::{Context, Output, identity, read_input, tool_main};
@@ -23,42 +21,6 @@ pub struct Stage<'a> {
     pub store: &'a Store,
     /// What the stage before wrote, unless this is the first.
     pub previous: Option<(Descriptor, ObjectRef)>,
-}
-
-/// What a stage leaves.
-#[derive(Debug)]
-pub struct StageResult {
-    /// Everything that changed what it did.
-    pub parameters: Parameters,
-    /// Objects read besides the descriptor.
-    pub inputs: Vec<Link>,
-    /// Objects written.
-    pub outputs: Vec<Link>,
-    /// What its host ran on, for the environment document.
-    pub engine: String,
-    /// Worker threads.
-    pub jobs: u32,
-    /// The receipt, for `chaos-receipt`.
-    pub receipt: Option<chaoscontrol_artifact::schema::Receipt>,
-    /// How it ended; the descriptor is written whatever this is.
-    pub code: ExitCode,
-    /// A line for stderr that explains the code.
-    pub note: Option<String>,
-}
-
-impl Default for StageResult {
-    fn default() -> Self {
-        Self {
-            parameters: Parameters::new(),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-            engine: "none".to_owned(),
-            jobs: 1,
-            receipt: None,
-            code: ExitCode::Success,
-            note: None,
-        }
-    }
 }
 
 impl Stage<'_> {
@@ -94,21 +56,27 @@ pub fn store_of(context: &Context) -> Failures<Store> {
     Ok(Store::open(&root, &from)?)
 }
 
+/// The stores that `--store` (where it exists) and `--from` name, for reading only: nothing is created or locked.
+pub fn stores_read(context: &Context) -> Failures<Store> {
+    let root = context.arguments.path("store").unwrap_or_else(|| PathBuf::from(".chaos"));
+    let given = context.arguments.is_set("store");
+    let from = context.arguments.all("from").iter().map(PathBuf::from);
+    let root = Some(root).filter(|root| given || root.join("format").exists());
+    let stores: Vec<PathBuf> = root.into_iter().chain(from).collect();
+    if stores.is_empty() {
+        return Err(Failure::usage("no store: name one with --store or --from, or set CHAOS_STORE"));
+    }
+    Ok(Store::open_read_only(&stores)?)
+}
+
 /// A stage's work.
 pub type Work = fn(&Stage) -> Failures<StageResult>;
 
 /// Runs a stage: reads the descriptor (tools with `--in`), does `work`, publishes and writes the descriptor. A failure of
 /// this stage becomes an error descriptor; one of an earlier stage is passed on as it is, silently, with its code.
 pub fn stage_main(tool: &'static Tool, work: Work) -> ProcessCode {
-    // `tool_main` takes a plain function, so that panics unwind through no captured state.
-    WORK.set(work).expect("one stage a process");
-    tool_main(tool, |context| {
-        let work = WORK.get().expect("set above");
-        run_stage(context, *work).or_else(|failure| fail(context, failure))
-    })
+    tool_main(tool, move |context| run_stage(context, work).or_else(|failure| fail(context, failure)))
 }
-
-static WORK: std::sync::OnceLock<Work> = std::sync::OnceLock::new();
 
 fn run_stage(context: &Context, work: Work) -> Failures<Output> {
     let started = (SystemTime::now(), Instant::now());

@@ -118,6 +118,11 @@ pub const INPUT: Flag = Flag::one("in", "FILE", "Descriptor of the stage before;
 pub const SEED: Flag =
     Flag::one("seed", "N", "Seed of every random stream of this stage").default("that of the stage before, else 0");
 
+/// `--jobs`.
+pub const JOBS: Flag = Flag::one("jobs", "N", "Branches run at once; changes no result").default("the number of cores");
+/// `--bug`.
+pub const BUG: Flag = Flag::one("bug", "N", "Only bug number N, counted from 1").default("all bugs");
+
 /// Flags that every tool has.
 pub(crate) const COMMON: &[Flag] = &[QUIET, HELP, VERSION];
 

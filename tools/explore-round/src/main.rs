@@ -1,4 +1,30 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Forks branches from a snapshot, explores fault schedules and reports bugs.
 
-fn main() {}
+use std::process::ExitCode as ProcessCode;
+
+use chaos_explore_round::{BRANCHES, BUGS, HORIZON, INSTRUCTIONS, SCHEDULE, TIME, WINDOW, run};
+use chaoscontrol_artifact::ExitCode;
+use chaoscontrol_cli::{FROM, INPUT, JOBS, SEED, STORE, Tool, stage_main};
+
+static TOOL: Tool = Tool {
+    name: "chaos-explore-round",
+    stage: "explore-round",
+    summary: "fork branches from a snapshot, explore fault schedules and report bugs",
+    about: "Runs branches from one snapshot, each under its own schedule of faults, keeps the schedules that reach new \
+            edges, grows later schedules from them, and reports every distinct violation once. A bug is data: the exit \
+            code is 0 with and without one.",
+    reads: "The descriptor of chaos-boot, or of an earlier round to go on from; the objects it names.",
+    writes: "Objects: corpus, coverage map, assertions, a trace and a document a bug. On stdout: a descriptor.",
+    flags: &[BRANCHES, JOBS, SEED, HORIZON, SCHEDULE, BUGS, INSTRUCTIONS, TIME, WINDOW, INPUT, STORE, FROM],
+    positional: None,
+    exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::BudgetExhausted],
+    examples: [
+        ("64 branches from a booted cluster", "chaos-explore-round --branches 64 < boot.json > round.json"),
+        ("One branch under a schedule of your own", "chaos-explore-round --branches 1 --schedule faults.json < boot.json | chaos-show"),
+    ],
+};
+
+fn main() -> ProcessCode {
+    stage_main(&TOOL, |stage| run(stage, 1))
+}

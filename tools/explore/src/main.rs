@@ -1,4 +1,47 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Drives many exploration rounds.
 
-fn main() {}
+use std::process::ExitCode as ProcessCode;
+
+use chaos_explore_round::{BRANCHES, BUGS, HORIZON, INSTRUCTIONS, SCHEDULE, TIME, WINDOW, run};
+use chaoscontrol_artifact::ExitCode;
+use chaoscontrol_cli::{FROM, Flag, INPUT, JOBS, SEED, STORE, Tool, stage_main};
+
+static TOOL: Tool = Tool {
+    name: "chaos-explore",
+    stage: "explore",
+    summary: "drive many exploration rounds",
+    about: "Runs rounds of branches one after the other, as so many chaos-explore-round in a pipeline would, and writes \
+            the same objects: a corpus after each round, from which anything can go on.",
+    reads: "The descriptor of chaos-boot, or of an earlier exploration to go on from; the objects it names.",
+    writes: "Objects: corpus, coverage map and assertions after each round, a trace and a document a bug. On stdout: a \
+             descriptor.",
+    flags: &[
+        Flag::one("rounds", "N", "Rounds").default("10"),
+        BRANCHES,
+        JOBS,
+        SEED,
+        HORIZON,
+        SCHEDULE,
+        BUGS,
+        INSTRUCTIONS,
+        TIME,
+        WINDOW,
+        INPUT,
+        STORE,
+        FROM,
+    ],
+    positional: None,
+    exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::BudgetExhausted],
+    examples: [
+        ("Ten rounds, or until a bug is known", "chaos-explore --rounds 10 --stop-after-bugs 1 < boot.json > explored.json"),
+        ("Go on for an hour", "chaos-explore --rounds 100000 --time-limit-s 3600 < explored.json > more.json"),
+    ],
+};
+
+fn main() -> ProcessCode {
+    stage_main(&TOOL, |stage| {
+        let rounds = stage.context.arguments.number_within("rounds", 1, 1 << 40, 10)?;
+        run(stage, rounds)
+    })
+}

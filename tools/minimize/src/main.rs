@@ -1,4 +1,47 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! Shrinks a bug's fault schedule to a 1-minimal one.
+//! Shrinks a bug's schedule to the faults that matter.
 
-fn main() {}
+use std::process::ExitCode as ProcessCode;
+
+use chaoscontrol_artifact::{ExitCode, StageResult};
+use chaoscontrol_cli::{BUG, FROM, Failures, Flag, INPUT, JOBS, STORE, Stage, Tool, stage_main};
+use chaoscontrol_explore::stages::minimize::{ATTEMPTS, MinimizeOptions, minimize_bugs};
+
+static TOOL: Tool = Tool {
+    name: "chaos-minimize",
+    stage: "minimize",
+    summary: "shrink a bug's schedule to the faults that matter",
+    about: "Runs each bug again under smaller and smaller schedules until leaving out any one fault makes it go away, \
+            then makes parameters small and times round. A bug whose snapshot cannot be read is passed on as it is.",
+    reads: "The descriptor of a round; the bugs it names and their snapshot.",
+    writes: "Objects: a minimized bug and its trace for each bug. On stdout: a descriptor.",
+    flags: &[
+        BUG,
+        Flag::one("attempts", "N", "Branches that one bug may cost").default("400"),
+        JOBS,
+        INPUT,
+        STORE,
+        FROM,
+    ],
+    positional: None,
+    exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::Diverged],
+    examples: [
+        ("All bugs of a round", "chaos-minimize < round.json > minimal.json"),
+        ("The second one, and look at it", "chaos-minimize --bug 2 < round.json | chaos-show"),
+    ],
+};
+
+fn main() -> ProcessCode {
+    stage_main(&TOOL, work)
+}
+
+fn work(stage: &Stage) -> Failures<StageResult> {
+    let arguments = &stage.context.arguments;
+    let options = MinimizeOptions {
+        bug: arguments.number("bug")?,
+        attempts: arguments.number_within("attempts", 1, 1 << 20, u64::from(ATTEMPTS))? as u32,
+        jobs: stage.context.jobs()?,
+    };
+    let progress = &stage.context.progress;
+    Ok(minimize_bugs(stage.store, stage.before()?, &options, &|done, total, note| progress.at(done, total, note))?)
+}

@@ -1,4 +1,56 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! Replays a bug from its snapshot or from cold boot and compares the whole trace.
+//! Replays a bug and compares the whole trace.
 
-fn main() {}
+use std::process::ExitCode as ProcessCode;
+
+use chaoscontrol_artifact::{ExitCode, StageResult, escape};
+use chaoscontrol_cli::{BUG, FROM, Failures, Flag, INPUT, STORE, Stage, Tool, stage_main};
+use chaoscontrol_explore::stages::reproduce::{ReproduceOptions, reproduce_bugs};
+
+static TOOL: Tool = Tool {
+    name: "chaos-reproduce",
+    stage: "reproduce",
+    summary: "replay a bug and compare the whole trace",
+    about: "Runs the branch of each bug again, from its snapshot or from cold boot, and compares every round with the \
+            recorded one. A snapshot that is missing or damaged is a result; a replay that differs ends with code 12 and \
+            names the first difference.",
+    reads: "The descriptor of chaos-minimize or of a round; the bugs it names, their traces and snapshot.",
+    writes: "Objects: a reproduction a bug, console output with --serial. On stdout: a descriptor.",
+    flags: &[
+        BUG,
+        Flag::switch("from-boot", "Boot the guests again in place of restoring the snapshot"),
+        Flag::switch("serial", "Keep console output, and show it on stderr"),
+        INPUT,
+        STORE,
+        FROM,
+    ],
+    positional: None,
+    exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::Diverged],
+    examples: [
+        ("All bugs from their snapshot", "chaos-reproduce < minimal.json > reproduced.json"),
+        ("The first one from cold boot, with its console", "chaos-reproduce --bug 1 --from-boot --serial < minimal.json > reproduced.json"),
+    ],
+};
+
+fn main() -> ProcessCode {
+    stage_main(&TOOL, work)
+}
+
+fn work(stage: &Stage) -> Failures<StageResult> {
+    let arguments = &stage.context.arguments;
+    let options = ReproduceOptions {
+        bug: arguments.number("bug")?,
+        from_boot: arguments.is_set("from-boot"),
+        serial: arguments.is_set("serial"),
+    };
+    let progress = &stage.context.progress;
+    let talk = |done: u64, total: u64, note: &str| progress.at(done, total, note);
+    let (result, consoles) = reproduce_bugs(stage.store, stage.before()?, &options, &talk)?;
+    for (bug, serial) in consoles {
+        for (vm, text) in serial.iter().enumerate() {
+            progress.say(&format!("bug {}, console of vm {vm}:", bug.digest.short()));
+            eprintln!("{}", escape::terminal_lines(&String::from_utf8_lossy(text)));
+        }
+    }
+    Ok(result)
+}

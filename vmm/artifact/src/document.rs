@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
 use crate::cbor::{self, CborError};
+use crate::exit_code::{CodedError, ExitCode};
 use crate::json::{self, JsonError};
 use crate::schema::ObjectRef;
 
@@ -196,6 +197,12 @@ pub enum DocumentError {
     },
 }
 
+impl CodedError for DocumentError {
+    fn exit_code(&self) -> ExitCode {
+        ExitCode::BadInput
+    }
+}
+
 /// The canonical bytes of a document, checked.
 pub fn encode<D: Document>(document: &D) -> Result<Vec<u8>, DocumentError> {
     let schema = D::MEDIA.schema();
@@ -359,5 +366,27 @@ fn references_in_cbor(value: &ciborium::Value, found: &mut Vec<ObjectRef>) {
         }
         ciborium::Value::Map(fields) => fields.iter().for_each(|(_, item)| references_in_cbor(item, found)),
         _ => {}
+    }
+}
+
+/// Checks bytes that are to be a document of this type; bytes of someone else's format always pass.
+pub fn check(media: MediaType, bytes: &[u8]) -> Result<(), DocumentError> {
+    use crate::schema::*;
+    match media {
+        MediaType::Descriptor => decode::<Descriptor>(bytes).map(drop),
+        MediaType::Error => decode::<ErrorDescriptor>(bytes).map(drop),
+        MediaType::Run => decode::<RunConfiguration>(bytes).map(drop),
+        MediaType::Schedule => decode::<ScheduleDocument>(bytes).map(drop),
+        MediaType::Snapshot => decode::<SnapshotManifest>(bytes).map(drop),
+        MediaType::Corpus => decode::<Corpus>(bytes).map(drop),
+        MediaType::Coverage => decode::<CoverageMap>(bytes).map(drop),
+        MediaType::Trace => decode::<TraceDocument>(bytes).map(drop),
+        MediaType::Bug => decode::<Bug>(bytes).map(drop),
+        MediaType::MinimizedBug => decode::<MinimizedBug>(bytes).map(drop),
+        MediaType::Reproduction => decode::<Reproduction>(bytes).map(drop),
+        MediaType::Verdict => decode::<Verdict>(bytes).map(drop),
+        MediaType::Assertions => decode::<Assertions>(bytes).map(drop),
+        MediaType::Environment => decode::<Environment>(bytes).map(drop),
+        MediaType::Kernel | MediaType::Initrd | MediaType::Disk | MediaType::Console => Ok(()),
     }
 }

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! The exit codes of every tool, in one place.
 
+/// An error that knows how a tool ends because of it.
+pub trait CodedError: std::error::Error {
+    /// The code with which a tool ends.
+    fn exit_code(&self) -> ExitCode;
+}
+
 /// How a tool ended. The numbers are part of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]

@@ -18,11 +18,13 @@ pub mod json;
 pub mod number;
 pub mod pack;
 pub mod schema;
+pub mod stage;
 pub mod store;
 
 pub use digest::Digest;
 pub use document::{Document, MediaType};
-pub use exit_code::ExitCode;
+pub use exit_code::{CodedError, ExitCode};
 pub use number::{Bytes, U64};
 pub use schema::ObjectRef;
+pub use stage::StageResult;
 pub use store::{Store, StoreError};

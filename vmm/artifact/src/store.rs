@@ -32,7 +32,7 @@ pub use pages::PageCounts;
 pub use read::{Listed, Verified};
 
 use crate::document::{self, Document, DocumentError, Encoding, MediaType};
-use crate::exit_code::ExitCode;
+use crate::exit_code::{CodedError, ExitCode};
 use crate::pack::PackIndex;
 use crate::schema::ObjectRef;
 use crate::{Digest, U64};
@@ -125,9 +125,8 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
 }
 
-impl StoreError {
-    /// The code with which a tool ends.
-    pub fn exit_code(&self) -> ExitCode {
+impl CodedError for StoreError {
+    fn exit_code(&self) -> ExitCode {
         match self {
             Self::Io { action, source, .. } if is_full(source) || *action == files::WRITING => ExitCode::HostLacks,
             Self::Busy { .. } => ExitCode::HostLacks,

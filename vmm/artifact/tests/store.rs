@@ -6,9 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use chaoscontrol_artifact::pack::PAGE_BYTES;
-use chaoscontrol_artifact::schema::{Descriptor, Link, Parameters, Region, SnapshotManifest, ToolIdentity};
+use chaoscontrol_artifact::schema::{Descriptor, Link, Parameters, SnapshotManifest, ToolIdentity};
 use chaoscontrol_artifact::store::{Roots, StoreError};
-use chaoscontrol_artifact::{Bytes, Digest, ExitCode, MediaType, ObjectRef, Store, U64};
+use chaoscontrol_artifact::{Bytes, CodedError, Digest, ExitCode, MediaType, ObjectRef, Store, U64};
 
 fn page(seed: u32) -> [u8; PAGE_BYTES] {
     let mut page = [0; PAGE_BYTES];
@@ -48,10 +48,8 @@ fn descriptor(outputs: Vec<Link>) -> Descriptor {
 
 fn manifest(store: &Store, digests: &[Digest]) -> ObjectRef {
     let run = ObjectRef { digest: Digest::of(b"run"), size_bytes: U64(3), media_type: MediaType::Run };
-    let pages = digests.iter().enumerate().map(|(index, digest)| (index as u64 * 2, *digest));
-    let regions = vec![Region::from_pages("vm0", pages)];
-    let manifest =
-        SnapshotManifest { run, cluster_ns: U64(5), vms: 1, state_version: 1, state: Bytes(vec![1, 2]), regions };
+    let pages = SnapshotManifest::pages_of(&digests.iter().copied().collect());
+    let manifest = SnapshotManifest { run, cluster_ns: U64(5), vms: 1, state: Bytes(vec![1, 2]), pages };
     store.publish(&manifest).unwrap()
 }
 

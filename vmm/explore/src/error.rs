@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Why a stage's work cannot be done.
 
-use chaoscontrol_artifact::{ExitCode, StoreError};
+use chaoscontrol_artifact::{CodedError, ExitCode, StoreError};
 
 /// A failed stage.
 #[derive(Debug, thiserror::Error)]
@@ -20,9 +20,8 @@ pub enum ExploreError {
     Internal(String),
 }
 
-impl ExploreError {
-    /// The code with which a tool ends.
-    pub fn exit_code(&self) -> ExitCode {
+impl CodedError for ExploreError {
+    fn exit_code(&self) -> ExitCode {
         match self {
             Self::Store(error) => error.exit_code(),
             Self::Input(_) => ExitCode::BadInput,

@@ -12,10 +12,13 @@
 pub mod campaign;
 pub mod coverage;
 pub mod error;
+pub mod machines;
 pub mod minimize;
 pub mod pool;
 pub mod replay;
 pub mod round;
+pub mod snapshots;
+pub mod stages;
 pub mod subject;
 
 pub use campaign::Campaign;

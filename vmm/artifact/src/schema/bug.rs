@@ -58,8 +58,8 @@ pub struct BranchRecord {
     pub trace: ObjectRef,
     /// Instructions of all VMs.
     pub instructions: U64,
-    /// Cluster time at its end.
-    pub end_ns: U64,
+    /// Cluster ns that it took.
+    pub cluster_ns: U64,
 }
 
 /// A violation and how it was found.

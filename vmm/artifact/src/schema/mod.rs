@@ -20,7 +20,7 @@ pub use explore::{
 };
 pub use receipt::{Receipt, ReceiptStage};
 pub use run::{DiskConfiguration, NetworkConfiguration, RunConfiguration, ScheduleDocument};
-pub use snapshot::{PageRun, Region, SnapshotManifest};
+pub use snapshot::SnapshotManifest;
 pub use trace::{TraceDocument, TraceRound, TraceVm};
 pub use verdict::{BugVerdict, Class, Status, Verdict};
 

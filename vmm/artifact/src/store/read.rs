@@ -92,14 +92,23 @@ impl Store {
 
     /// Every object of the store written to, in order of digests. Damaged ones are listed as they are.
     pub fn list(&self) -> Result<Vec<Listed>, StoreError> {
-        let mut listed = Vec::new();
+        let mut found = Vec::new();
         for (digest, compressed) in self.own_objects()? {
-            let path = object_path(self.root(), &digest, compressed);
-            let stored_bytes = fs::metadata(&path).map_err(files::io_error("reading", &path))?.len();
-            let (media_type, size_bytes) = describe(&path, compressed);
-            listed.push(Listed { digest, media_type, size_bytes, stored_bytes });
+            found.push(listed(digest, &object_path(self.root(), &digest, compressed), compressed)?);
         }
-        Ok(listed)
+        Ok(found)
+    }
+
+    /// Every object of all readable stores, each once.
+    pub fn list_readable(&self) -> Result<Vec<Listed>, StoreError> {
+        let mut found = std::collections::BTreeMap::new();
+        for store in self.readable() {
+            for (digest, compressed) in files::objects(store)? {
+                found.entry(digest).or_insert_with(|| (object_path(store, &digest, compressed), compressed));
+            }
+        }
+        let listed = found.into_iter().map(|(digest, (path, compressed))| listed(digest, &path, compressed));
+        listed.collect()
     }
 
     /// Reads every object and pack of the store written to and names what is damaged.
@@ -126,6 +135,12 @@ impl Store {
         }
         Ok(result)
     }
+}
+
+fn listed(digest: Digest, path: &Path, compressed: bool) -> Result<Listed, StoreError> {
+    let stored_bytes = fs::metadata(path).map_err(files::io_error("reading", path))?.len();
+    let (media_type, size_bytes) = describe(path, compressed);
+    Ok(Listed { digest, media_type, size_bytes, stored_bytes })
 }
 
 /// Streams a file through decompression and the hash, at most `bound` bytes and one. Gives the digest and the size.

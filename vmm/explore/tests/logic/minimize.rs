@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! What minimizing promises, with a subject that needs no machines.
 
-mod fake;
-
+use crate::fake::{Fake, HORIZON_NS, Shows, partition_then_kill};
 use chaoscontrol_artifact::schema::BugIdentity;
 use chaoscontrol_explore::minimize::{Minimal, minimize};
 use chaoscontrol_explore::pool::Pool;
 use chaoscontrol_explore::{Factory, Plan};
 use chaoscontrol_fault::{Fault, FaultEvent, Planner, Schedule, Stream};
-use fake::{Fake, HORIZON_NS, Shows, partition_then_kill};
 
 /// A schedule of many faults that shows the bug.
 fn large(shows: Shows, seed: u64) -> Schedule {

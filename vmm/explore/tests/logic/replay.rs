@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! A difference between two runs is named where it begins.
 
-mod fake;
-
+use crate::fake::round;
 use chaoscontrol_artifact::Digest;
 use chaoscontrol_artifact::schema::{TraceDocument, TraceRound};
 use chaoscontrol_explore::replay::first_divergence;
-use fake::round;
+
+type Change = fn(&mut TraceDocument);
 
 fn trace() -> TraceDocument {
     let digest = Digest::of(b"x");
@@ -21,7 +21,7 @@ fn equal_runs_have_no_divergence() {
 
 #[test]
 fn the_first_differing_event_is_named() {
-    let changes: [(&str, Option<u16>, fn(&mut TraceDocument)); 8] = [
+    let changes: [(&str, Option<u16>, Change); 8] = [
         ("instructions", Some(1), |t| t.rounds[2].vms[1].instructions += 1),
         ("registers", Some(2), |t| t.rounds[2].vms[2].registers = Digest::of(b"y")),
         ("frames", Some(0), |t| t.rounds[2].vms[0].frames = Digest::of(b"y")),

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! Any artifact as text for people. Everything that may have come from a guest is escaped.
+
+use std::fmt::Write;
+
+use chaoscontrol_artifact::escape::{terminal, terminal_lines};
+use chaoscontrol_artifact::schema::{
+    Assertions, BranchRecord, Bug, Corpus, CoverageMap, Descriptor, ErrorDescriptor, MinimizedBug, Outcome, Parameter,
+    Reproduction, RunConfiguration, ScheduleDocument, SnapshotManifest, Start, TraceDocument, Verdict, Violation,
+};
+use chaoscontrol_artifact::{MediaType, ObjectRef, Store};
+use chaoscontrol_fault::{Applicability, Application, FaultEvent, LedgerEntry, Role, Schedule};
+
+use crate::error::EvidenceError;
+
+/// Rounds of a trace that are shown at each end.
+const ROUNDS_SHOWN: usize = 8;
+
+/// The artifact as text.
+pub fn show(store: &Store, reference: &ObjectRef) -> Result<String, EvidenceError> {
+    let mut out = format!("{} {} ({} bytes)\n", reference.media_type.schema(), reference.digest, reference.size_bytes);
+    // Writing to a string cannot fail anywhere below.
+    match reference.media_type {
+        MediaType::Descriptor => descriptor(&mut out, &store.load(reference)?),
+        MediaType::Error => error(&mut out, &store.load(reference)?),
+        MediaType::Run => run(&mut out, &store.load(reference)?),
+        MediaType::Schedule => timeline(&mut out, &store.load::<ScheduleDocument>(reference)?.schedule, &[]),
+        MediaType::Snapshot => snapshot(&mut out, &store.load(reference)?),
+        MediaType::Corpus => corpus(&mut out, store, &store.load(reference)?)?,
+        MediaType::Coverage => coverage(&mut out, &store.load(reference)?),
+        MediaType::Trace => trace(&mut out, &store.load(reference)?),
+        MediaType::Bug => bug(&mut out, &store.load(reference)?),
+        MediaType::MinimizedBug => minimized(&mut out, store, &store.load(reference)?)?,
+        MediaType::Reproduction => reproduction(&mut out, &store.load(reference)?),
+        MediaType::Verdict => verdict(&mut out, &store.load(reference)?),
+        MediaType::Assertions => assertions(&mut out, &store.load(reference)?),
+        MediaType::Console => {
+            out.push_str(&terminal_lines(&String::from_utf8_lossy(&store.read(reference)?)));
+            out.push('\n');
+        }
+        MediaType::Environment | MediaType::Kernel | MediaType::Initrd | MediaType::Disk => {}
+    }
+    Ok(out)
+}
+
+/// Nanoseconds as seconds, to the nanosecond, trailing zeros left out.
+pub fn seconds(ns: u64) -> String {
+    let (whole, part) = (ns / 1_000_000_000, ns % 1_000_000_000);
+    let digits = format!("{part:09}");
+    let digits = digits.trim_end_matches('0');
+    if digits.is_empty() { format!("{whole} s") } else { format!("{whole}.{digits} s") }
+}
+
+/// A descriptor, the receipt included.
+pub fn descriptor(out: &mut String, descriptor: &Descriptor) {
+    let tool = &descriptor.tool;
+    let _ = writeln!(
+        out,
+        "stage {} by {} {} (source {})",
+        descriptor.stage,
+        terminal(&tool.name),
+        terminal(&tool.version),
+        tool.source.short()
+    );
+    for (name, value) in &descriptor.parameters {
+        let text = match value {
+            Parameter::Flag(flag) => flag.to_string(),
+            Parameter::Number(number) => number.to_string(),
+            Parameter::Text(text) => text.clone(),
+            Parameter::List(list) => list.join(" | "),
+        };
+        let _ = writeln!(out, "  {} = {}", terminal(name), terminal(&text));
+    }
+    for (title, links) in [("reads", &descriptor.inputs), ("writes", &descriptor.outputs)] {
+        for link in links {
+            let _ =
+                writeln!(out, "  {title} {:14} {} ({} bytes)", link.role, link.object.digest, link.object.size_bytes);
+        }
+    }
+    if let Some(receipt) = &descriptor.receipt {
+        let _ = writeln!(out, "receipt: class {}, status {}", receipt.class.name(), receipt.status.name());
+        for stage in &receipt.stages {
+            let _ = writeln!(out, "  {:14} {}", terminal(&stage.stage), stage.descriptor.digest);
+        }
+        let _ = writeln!(out, "  binds {} artifacts", receipt.artifacts.len());
+    }
+}
+
+fn error(out: &mut String, error: &ErrorDescriptor) {
+    let _ = writeln!(
+        out,
+        "stage {} failed with exit code {}: {}",
+        terminal(&error.stage),
+        error.exit_code,
+        terminal(&error.message)
+    );
+}
+
+fn run(out: &mut String, run: &RunConfiguration) {
+    let _ = writeln!(
+        out,
+        "{} VMs of {} MiB, seed {}, engine {}",
+        run.vms,
+        run.memory_bytes.0 >> 20,
+        run.seed,
+        terminal(&run.engine)
+    );
+    let _ = writeln!(out, "kernel {}", run.kernel.digest);
+    if let Some(initrd) = &run.initrd {
+        let _ = writeln!(out, "initrd {}", initrd.digest);
+    }
+    let _ = writeln!(out, "append {:?}", terminal(&run.append));
+    for (vm, append) in run.append_vm.iter().enumerate() {
+        let _ = writeln!(out, "append of vm {vm} {:?}", terminal(append));
+    }
+    for disk in &run.disks {
+        let _ = writeln!(out, "disk of {} bytes{}", disk.size_bytes, if disk.flush { "" } else { ", without FLUSH" });
+    }
+    let network = &run.network;
+    let _ = writeln!(out, "links of {}, jitter {}", seconds(network.latency_ns.0), seconds(network.jitter_ns.0));
+}
+
+fn snapshot(out: &mut String, snapshot: &SnapshotManifest) {
+    let pages = snapshot.page_digests().count();
+    let _ = writeln!(out, "{} VMs at {} of cluster time", snapshot.vms, seconds(snapshot.cluster_ns.0));
+    let _ = writeln!(out, "{pages} distinct pages ({} KiB), {} bytes of state", pages * 4, snapshot.state.0.len());
+    let _ = writeln!(out, "run {}", snapshot.run.digest);
+}
+
+fn corpus(out: &mut String, store: &Store, corpus: &Corpus) -> Result<(), EvidenceError> {
+    let total = &corpus.total;
+    let _ = writeln!(
+        out,
+        "{} branches of {}, seed {}, window {}: {} edges, {} entries, {} bugs, {} instructions, {} of cluster time",
+        total.branches,
+        seconds(corpus.horizon_ns.0),
+        corpus.seed,
+        corpus.window,
+        total.edges,
+        corpus.entries.len(),
+        total.bugs,
+        total.instructions,
+        seconds(total.cluster_ns.0)
+    );
+    for bug in &corpus.bugs {
+        let bug: Bug = store.load(bug)?;
+        let _ = writeln!(out, "bug in branch {}: {}", bug.branch, identity(&bug.violation));
+    }
+    let _ = writeln!(out, "faults by kind: selected, applied, observed, rejected, failed");
+    for (kind, counts) in &corpus.faults {
+        let _ = writeln!(
+            out,
+            "  {:26} {:>6} {:>6} {:>6} {:>6} {:>6}",
+            terminal(kind),
+            counts.selected.0,
+            counts.applied.0,
+            counts.observed.0,
+            counts.rejected.0,
+            counts.failed.0
+        );
+    }
+    let _ = writeln!(out, "entries: branch, origin, parent, new edges, new counts, faults");
+    for entry in &corpus.entries {
+        let origin = format!("{:?}", entry.origin).to_lowercase();
+        let parent = entry.parent.map_or("-".to_owned(), |parent| parent.to_string());
+        let _ = writeln!(
+            out,
+            "  {:>6} {origin:9} {parent:>6} {:>6} {:>6} {:>4}",
+            entry.branch.0,
+            entry.new_edges,
+            entry.new_counts,
+            entry.schedule.len()
+        );
+    }
+    Ok(())
+}
+
+fn coverage(out: &mut String, coverage: &CoverageMap) {
+    let slots = coverage.slots.0.len();
+    let _ = writeln!(out, "{} of {slots} slots reached, about {} edges share one", coverage.edges, coverage.collisions);
+}
+
+fn trace(out: &mut String, trace: &TraceDocument) {
+    let _ = writeln!(out, "{} rounds, rolling {}, whole {}", trace.rounds.len(), trace.rolling, trace.digest);
+    let rounds = trace.rounds.len();
+    for (index, round) in trace.rounds.iter().enumerate() {
+        if index >= ROUNDS_SHOWN && index + ROUNDS_SHOWN < rounds {
+            if index == ROUNDS_SHOWN {
+                let _ = writeln!(out, "  ... {} rounds", rounds - 2 * ROUNDS_SHOWN);
+            }
+            continue;
+        }
+        let vms: Vec<String> =
+            round.vms.iter().map(|vm| format!("{}@{}", vm.registers.short(), vm.instructions)).collect();
+        let _ = writeln!(out, "  round {} to {}: {}", round.round, seconds(round.end_ns), vms.join(" "));
+    }
+}
+
+/// Which bug a violation is, in one line.
+pub fn identity(violation: &Violation) -> String {
+    format!("{}: {}", terminal(&violation.identity.kind), terminal(&violation.identity.property))
+}
+
+fn violation(out: &mut String, violation: &Violation, record: &BranchRecord) {
+    let _ = writeln!(out, "{}", identity(violation));
+    let _ = writeln!(
+        out,
+        "  on vm {} at {} of cluster time ({} of its own, {} instructions)",
+        violation.vm,
+        seconds(violation.cluster_ns.0),
+        seconds(violation.guest_ns.0),
+        violation.instructions
+    );
+    for (name, value) in &violation.facts {
+        let _ = writeln!(out, "  {}: {}", terminal(name), terminal(value));
+    }
+    let _ = writeln!(
+        out,
+        "  branch of {} with seed {}, {} instructions, ended after {}",
+        seconds(record.horizon_ns.0),
+        record.seed,
+        record.instructions,
+        seconds(record.cluster_ns.0)
+    );
+}
+
+/// Faults in time, with what became of each where that is known. Times count from the snapshot.
+pub fn timeline(out: &mut String, schedule: &Schedule, ledger: &[LedgerEntry]) {
+    if schedule.is_empty() {
+        let _ = writeln!(out, "  no fault");
+    }
+    for (index, event) in schedule.events().iter().enumerate() {
+        let fate = ledger.get(index).map_or(String::new(), fate);
+        let _ = writeln!(out, "  +{:<16} {}{fate}", seconds(event.time_ns), fault(event));
+    }
+}
+
+/// One fault in one line, without its time.
+pub fn fault(event: &FaultEvent) -> String {
+    let spec = event.fault.kind().spec();
+    let mut text = spec.name.to_owned();
+    for (parameter, value) in spec.parameters.iter().zip(event.fault.values()) {
+        let shown = match parameter.domain.role {
+            Role::VmSet => {
+                let vms: Vec<String> = (0..32).filter(|bit| value >> bit & 1 == 1).map(|bit| bit.to_string()).collect();
+                format!("{{{}}}", vms.join(","))
+            }
+            Role::Duration if value == 0 => "no end".to_owned(),
+            _ if parameter.name.ends_with("_ns") => match u64::try_from(value) {
+                Ok(ns) => seconds(ns),
+                Err(_) => format!("-{}", seconds(u64::try_from(-value).unwrap_or(u64::MAX))),
+            },
+            _ => value.to_string(),
+        };
+        let name = parameter.name.strip_suffix("_ns").unwrap_or(parameter.name);
+        text.push_str(&format!(" {name}={shown}"));
+    }
+    text
+}
+
+fn fate(entry: &LedgerEntry) -> String {
+    let what = match (&entry.applicability, &entry.application) {
+        (Applicability::NotReached, _) => "not reached".to_owned(),
+        (Applicability::Rejected(why), _) => format!("rejected: {why:?}"),
+        (_, Application::Failed { reason }) => format!("failed: {}", terminal(reason)),
+        (_, Application::Applied { .. }) => format!("applied, observed {}", entry.observed),
+        (_, Application::None) => "not applied".to_owned(),
+    };
+    format!("  [{what}]")
+}
+
+fn bug(out: &mut String, bug: &Bug) {
+    violation(out, &bug.violation, &bug.record);
+    let _ = writeln!(out, "found in branch {} with {} faults:", bug.branch, bug.record.schedule.len());
+    timeline(out, &bug.record.schedule, bug.record.ledger.entries());
+}
+
+fn minimized(out: &mut String, store: &Store, bug: &MinimizedBug) -> Result<(), EvidenceError> {
+    violation(out, &bug.violation, &bug.record);
+    if bug.bug.media_type == MediaType::Bug {
+        let original: Bug = store.load(&bug.bug)?;
+        let _ = writeln!(out, "found in branch {} with {} faults:", original.branch, bug.original_faults);
+        timeline(out, &original.record.schedule, original.record.ledger.entries());
+    }
+    let minimal = if bug.one_minimal { "each of them needed" } else { "the budget ran out before each was tried" };
+    let faults = bug.record.schedule.len();
+    let _ = writeln!(out, "minimal after {} attempts, {faults} faults, {minimal}:", bug.attempts);
+    timeline(out, &bug.record.schedule, bug.record.ledger.entries());
+    Ok(())
+}
+
+fn reproduction(out: &mut String, reproduction: &Reproduction) {
+    let start = if reproduction.start == Start::Boot { "cold boot" } else { "the snapshot" };
+    let _ = writeln!(out, "bug {} from {start}", reproduction.bug.digest);
+    let _ = match &reproduction.outcome {
+        Outcome::Reproduced => writeln!(out, "reproduced: the same violation and the same trace to the last bit"),
+        Outcome::Diverged(at) => {
+            let vm = at.vm.map_or(String::new(), |vm| format!(", vm {vm}"));
+            let (expected, found) = (terminal(&at.expected), terminal(&at.found));
+            let time = seconds(at.cluster_ns.0);
+            writeln!(
+                out,
+                "diverged in round {} ({time}){vm}: {}: {expected} became {found}",
+                at.round,
+                terminal(&at.what)
+            )
+        }
+        Outcome::MissingSnapshotRef => writeln!(out, "the bug names no snapshot"),
+        Outcome::MissingSnapshotArtifact => writeln!(out, "the snapshot is in no store"),
+        Outcome::InvalidSnapshotDigest(why) => writeln!(out, "the snapshot is damaged: {}", terminal(why)),
+        Outcome::Error(why) => writeln!(out, "it could not be run: {}", terminal(why)),
+    };
+    if let Some(violation) = &reproduction.violation {
+        let _ = writeln!(out, "{}", identity(violation));
+    }
+}
+
+fn verdict(out: &mut String, verdict: &Verdict) {
+    let _ = writeln!(out, "class {}, status {}", verdict.class.name(), verdict.status.name());
+    for bug in &verdict.bugs {
+        let (kind, property) = (terminal(&bug.identity.kind), terminal(&bug.identity.property));
+        let _ = writeln!(out, "  {}: {kind}: {property} ({})", bug.class.name(), bug.bug.digest);
+    }
+    for gap in &verdict.gaps {
+        let _ = writeln!(out, "  never reached: {}", terminal(gap));
+    }
+}
+
+fn assertions(out: &mut String, assertions: &Assertions) {
+    let _ = writeln!(out, "kind, passes, failures, branches, property (site)");
+    for assertion in &assertions.assertions {
+        let gap = if assertion.is_gap() { "  NEVER REACHED" } else { "" };
+        let _ = writeln!(
+            out,
+            "  {:20} {:>10} {:>8} {:>8}  {} ({}){gap}",
+            terminal(&assertion.kind),
+            assertion.passes.0,
+            assertion.failures.0,
+            assertion.branches.0,
+            terminal(&assertion.property),
+            terminal(&assertion.site)
+        );
+    }
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! The cluster as a subject: real machines behind [`Subject`].
+
+use std::sync::Arc;
+
+use chaoscontrol_artifact::schema::{
+    AssertionSummary, BugIdentity, DiskConfiguration, RunConfiguration, TraceDocument, TraceRound, TraceVm, Violation,
+};
+use chaoscontrol_artifact::{Digest, ObjectRef, Store, U64};
+use chaoscontrol_cluster::sim::{NetworkConfig, RoundRecord, VmRecord};
+use chaoscontrol_cluster::{
+    AssertionRow, BranchOutcome, BranchPlan, Cluster, ClusterConfig, ClusterError, ClusterSnapshot, DiskSpec,
+    EndReason, ViolationKind,
+};
+use chaoscontrol_fault::Shape;
+use chaoscontrol_machine::MachineError;
+use chaoscontrol_machine::pages::PageMap;
+
+use crate::error::ExploreError;
+use crate::snapshots;
+use crate::subject::{Factory, Plan, Ran, Subject};
+
+impl From<ClusterError> for ExploreError {
+    fn from(error: ClusterError) -> Self {
+        match error {
+            ClusterError::Boot(failure) => Self::Guest(failure.to_string()),
+            ClusterError::Machine { vm, source } => {
+                let text = format!("vm {vm}: {source}");
+                match source {
+                    MachineError::Config { .. }
+                    | MachineError::Boot(_)
+                    | MachineError::Snapshot(_)
+                    | MachineError::State(_) => Self::Input(text),
+                    MachineError::Memory(_) | MachineError::Engine(_) => Self::Internal(text),
+                }
+            }
+            ClusterError::Config(_) | ClusterError::Schedule(_) | ClusterError::Snapshot(_) => {
+                Self::Input(error.to_string())
+            }
+        }
+    }
+}
+
+/// The configuration of the cluster that `run` describes, with its kernel, initrd and disks from the store.
+pub fn configuration(store: &Store, run: &RunConfiguration) -> Result<ClusterConfig, ExploreError> {
+    if run.engine != "exact" {
+        return Err(ExploreError::Input(format!("run: engine is {:?}, this build has \"exact\"", run.engine)));
+    }
+    let mut config = ClusterConfig::new(run.vms, store.read(&run.kernel)?.into());
+    config.initrd = match &run.initrd {
+        Some(initrd) => Some(store.read(initrd)?.into()),
+        None => None,
+    };
+    config.append = run.append.clone();
+    config.append_vm = run.append_vm.clone();
+    config.memory_bytes = run.memory_bytes.0;
+    config.disks = run.disks.iter().map(|disk| disk_spec(store, disk)).collect::<Result<_, _>>()?;
+    config.seed = run.seed.0;
+    config.network =
+        NetworkConfig { latency_ns: run.network.latency_ns.0, jitter_ns: run.network.jitter_ns.0, links: Vec::new() };
+    config.ns_per_instruction = run.ns_per_instruction;
+    config.wall_clock_start_ns = run.wall_clock_start_ns.0;
+    config.setup_limit_ns = run.setup_limit_ns.0;
+    Ok(config)
+}
+
+fn disk_spec(store: &Store, disk: &DiskConfiguration) -> Result<DiskSpec, ExploreError> {
+    let image = match &disk.image {
+        Some(image) => PageMap::from_bytes(&store.read(image)?),
+        None => PageMap::default(),
+    };
+    Ok(DiskSpec { image: Arc::new(image), size_bytes: disk.size_bytes.0, flush: disk.flush })
+}
+
+/// Makes clusters that run branches from one snapshot.
+pub struct Machines {
+    config: ClusterConfig,
+    snapshot: Arc<ClusterSnapshot>,
+}
+
+impl Machines {
+    /// Machines for the snapshot `reference` names. Gives the snapshot's run configuration too.
+    pub fn load(store: &Store, reference: &ObjectRef) -> Result<(Self, ObjectRef), ExploreError> {
+        let manifest = store.load::<chaoscontrol_artifact::schema::SnapshotManifest>(reference)?;
+        let run: RunConfiguration = store.load(&manifest.run)?;
+        if manifest.vms != run.vms {
+            let (have, want) = (manifest.vms, run.vms);
+            return Err(ExploreError::Input(format!("snapshot: it has {have} VMs, its run configuration {want}")));
+        }
+        let config = configuration(store, &run)?;
+        let snapshot = Arc::new(snapshots::load(store, &manifest)?);
+        Ok((Self { config, snapshot }, manifest.run))
+    }
+
+    /// Machines for a cluster that has just booted.
+    pub fn booted(config: ClusterConfig, snapshot: ClusterSnapshot) -> Self {
+        Self { config, snapshot: Arc::new(snapshot) }
+    }
+}
+
+impl Factory for Machines {
+    fn subject(&self) -> Result<Box<dyn Subject>, ExploreError> {
+        let cluster = Cluster::new(&self.config)?;
+        Ok(Box::new(Branches { cluster, snapshot: self.snapshot.clone() }))
+    }
+
+    fn shape(&self, horizon_ns: u64) -> Shape {
+        self.config.sim().shape(horizon_ns)
+    }
+}
+
+/// A cluster that is set back to its snapshot before each branch.
+struct Branches {
+    cluster: Cluster,
+    snapshot: Arc<ClusterSnapshot>,
+}
+
+impl Subject for Branches {
+    fn run(&mut self, plan: &Plan) -> Result<Ran, ExploreError> {
+        let plan = branch_plan(plan);
+        Ok(ran(self.cluster.run_branch(&self.snapshot, &plan)?, self.snapshot.sim().now_ns()))
+    }
+}
+
+/// What the cluster is asked for. Every record is kept: that costs little beside the round itself, and a bug's are needed.
+pub fn branch_plan(plan: &Plan) -> BranchPlan {
+    let mut branch = BranchPlan::new(plan.schedule.clone(), plan.horizon_ns, plan.seed);
+    branch.coverage = plan.coverage;
+    branch.full_trace = true;
+    branch
+}
+
+/// What a branch's outcome says to exploration.
+pub fn ran(outcome: BranchOutcome, start_ns: u64) -> Ran {
+    let mut violations: Vec<Violation> = outcome.violations.iter().map(violation).collect();
+    if let EndReason::OracleLimit(limit) = &outcome.end {
+        // Judging on would not be sound, and someone has to know.
+        let identity = BugIdentity { kind: "oracle_limit".to_owned(), property: limit.to_string() };
+        violations.push(Violation {
+            identity,
+            vm: 0,
+            cluster_ns: U64(start_ns + outcome.cluster_ns),
+            guest_ns: U64(0),
+            instructions: U64(0),
+            facts: Default::default(),
+        });
+    }
+    Ran {
+        violations,
+        assertions: outcome
+            .assertions
+            .into_iter()
+            .map(assertion)
+            .collect::<std::collections::BTreeSet<_>>()
+            .into_iter()
+            .collect(),
+        coverage: outcome.coverage.unwrap_or_default(),
+        ledger: outcome.ledger,
+        trace: TraceDocument {
+            digest: Digest(outcome.digest),
+            rolling: Digest(outcome.trace.rolling),
+            rounds: outcome.records.unwrap_or_default().iter().map(trace_round).collect(),
+        },
+        instructions: outcome.instructions,
+        cluster_ns: outcome.cluster_ns,
+        serial: outcome.serial,
+    }
+}
+
+fn violation(violation: &chaoscontrol_cluster::Violation) -> Violation {
+    let kind = violation.kind.name();
+    let signature = violation.kind.signature();
+    let property = signature.strip_prefix(kind).map_or(signature.as_str(), |rest| rest.trim_start_matches(": "));
+    let fact = |name: &str, value: &dyn std::fmt::Display| (name.to_owned(), value.to_string());
+    let facts = match &violation.kind {
+        ViolationKind::Assertion { site, details, .. } => vec![fact("site", site), fact("details", details)],
+        ViolationKind::Disagreement { key, first_vm, first_value, value, .. } => {
+            vec![fact("key", key), fact("first_vm", first_vm), fact("first_value", first_value), fact("value", value)]
+        }
+        ViolationKind::GuestPanic { hint } => vec![fact("hint", hint)],
+        ViolationKind::WorkloadExited { .. } | ViolationKind::GuestShutdown { .. } => Vec::new(),
+    };
+    Violation {
+        identity: BugIdentity { kind: kind.to_owned(), property: property.to_owned() },
+        vm: violation.vm,
+        cluster_ns: U64(violation.cluster_ns),
+        guest_ns: U64(violation.guest_ns),
+        instructions: U64(violation.instructions),
+        facts: facts.into_iter().filter(|(_, value)| !value.is_empty()).collect(),
+    }
+}
+
+fn assertion(row: AssertionRow) -> AssertionSummary {
+    AssertionSummary {
+        site: format!("{}/{}:{}:{}", row.package, row.file, row.line, row.column),
+        kind: row.kind,
+        property: row.message,
+        must_hit: row.must_hit,
+        passes: U64(row.passes),
+        failures: U64(row.failures),
+        branches: U64(u64::from(row.passes > 0)),
+    }
+}
+
+fn trace_round(record: &RoundRecord) -> TraceRound {
+    let vm = |vm: &VmRecord| TraceVm {
+        power: vm.power,
+        instructions: vm.instructions,
+        registers: Digest(vm.registers),
+        frames_sent: vm.frames_sent,
+        frames: Digest(vm.frames),
+        frames_delivered: vm.frames_delivered,
+        sdk_records: vm.sdk_records,
+        sdk: Digest(vm.sdk),
+    };
+    TraceRound {
+        round: record.round,
+        start_ns: record.start_ns,
+        end_ns: record.end_ns,
+        faults: record.faults.clone(),
+        vms: record.vms.iter().map(vm).collect(),
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! Explore: rounds of branches from a snapshot or on top of an earlier corpus.
+
+use std::collections::BTreeSet;
+
+use chaoscontrol_artifact::schema::{
+    Assertions, BranchRecord, Bug, BugIdentity, Corpus, CoverageMap, Descriptor, Link, Parameter, Parameters,
+    RunConfiguration, ScheduleDocument,
+};
+use chaoscontrol_artifact::{ExitCode, ObjectRef, StageResult, Store, U64};
+use chaoscontrol_fault::Schedule;
+
+use super::Talk;
+use crate::campaign::{Campaign, Settings, WINDOW};
+use crate::coverage::Coverage;
+use crate::error::ExploreError;
+use crate::machines::Machines;
+use crate::pool::Pool;
+use crate::round::{self, Ended, FoundBug, Limits};
+use crate::subject::Factory;
+
+/// Length of a branch unless it is said otherwise: 5 s of cluster time.
+pub const HORIZON_NS: u64 = 5_000_000_000;
+/// Longest branch: a day of cluster time.
+pub const HORIZON_NS_MAX: u64 = 86_400_000_000_000;
+
+/// What to explore.
+#[derive(Clone, Debug)]
+pub struct ExploreOptions {
+    /// Rounds; a corpus is stored after each.
+    pub rounds: u64,
+    /// Branches a round.
+    pub branches: u64,
+    /// Worker threads.
+    pub jobs: u32,
+    /// Seed of all planning.
+    pub seed: u64,
+    /// Length of a branch; none is that of the corpus, or the default.
+    pub horizon_ns: Option<u64>,
+    /// Window; none is that of the corpus, or the default.
+    pub window: Option<u32>,
+    /// Instructions of the whole campaign.
+    pub instructions: Option<u64>,
+    /// Distinct bugs after which to stop.
+    pub bugs: Option<u32>,
+    /// Schedule of the next branch.
+    pub schedule: Option<Schedule>,
+}
+
+/// Explores from what the stage before wrote: a snapshot (boot) or a corpus (an earlier round). `go_on` is asked after each
+/// branch.
+pub fn explore(
+    store: &Store,
+    previous: &Descriptor,
+    options: &ExploreOptions,
+    go_on: &dyn Fn() -> bool,
+    talk: Talk,
+) -> Result<StageResult, ExploreError> {
+    let corpus_ref = previous.output("corpus");
+    let corpus: Option<Corpus> = match &corpus_ref {
+        Some(reference) => Some(store.load(reference)?),
+        None => None,
+    };
+    let snapshot = match &corpus {
+        Some(corpus) => corpus.snapshot,
+        None => previous.output("snapshot").ok_or_else(|| {
+            let stage = &previous.stage;
+            ExploreError::Input(format!("stage {stage} wrote neither a snapshot nor a corpus to explore from"))
+        })?,
+    };
+    talk(0, 0, "reading the snapshot");
+    let (machines, run) = Machines::load(store, &snapshot)?;
+    let engine = store.load::<RunConfiguration>(&run)?.engine;
+    let settings = settings(options, corpus.as_ref(), &machines);
+    let parameters = parameters(options, &settings);
+    let mut inputs = vec![Link::new("snapshot", snapshot)];
+    inputs.extend(corpus_ref.map(|reference| Link::new("corpus", reference)));
+    if let Some(schedule) = &options.schedule {
+        let fits = schedule.check(&settings.shape);
+        fits.map_err(|error| ExploreError::Input(format!("schedule: {error}")))?;
+        inputs.push(Link::new("schedule", store.publish(&ScheduleDocument { schedule: schedule.clone() })?));
+    }
+    let mut state = Explorer { store, run, snapshot, bugs: Vec::new(), horizon_ns: settings.shape.horizon_ns };
+    let mut campaign = state.campaign(corpus, settings, options.schedule.clone())?;
+    let pool = Pool::new(&machines, options.jobs);
+    let (ended, outputs) = state.rounds(&mut campaign, &pool, options, go_on, talk)?;
+    let (code, note) = ending(ended, &campaign);
+    Ok(StageResult { parameters, inputs, outputs, engine, jobs: options.jobs, receipt: None, code, note })
+}
+
+fn settings(options: &ExploreOptions, corpus: Option<&Corpus>, machines: &Machines) -> Settings {
+    let horizon_ns = options.horizon_ns.or(corpus.map(|corpus| corpus.horizon_ns.0)).unwrap_or(HORIZON_NS);
+    let window = options.window.or(corpus.map(|corpus| corpus.window)).unwrap_or(WINDOW);
+    Settings { seed: options.seed, window, shape: machines.shape(horizon_ns) }
+}
+
+fn parameters(options: &ExploreOptions, settings: &Settings) -> Parameters {
+    let mut parameters = Parameters::new();
+    let mut set = |name: &str, value: Parameter| parameters.insert(name.to_owned(), value);
+    set("seed", settings.seed.into());
+    set("rounds", options.rounds.into());
+    set("branches", options.branches.into());
+    set("horizon_ns", settings.shape.horizon_ns.into());
+    set("window", u64::from(settings.window).into());
+    if let Some(instructions) = options.instructions {
+        set("instructions", instructions.into());
+    }
+    if let Some(bugs) = options.bugs {
+        set("bugs", u64::from(bugs).into());
+    }
+    parameters
+}
+
+/// A budget that ran out is said with its code; what was done is kept all the same.
+fn ending(ended: Ended, campaign: &Campaign) -> (ExitCode, Option<String>) {
+    let branches = campaign.total().branches;
+    let why = match ended {
+        Ended::Branches | Ended::Bugs => return (ExitCode::Success, None),
+        Ended::Instructions => "the instruction budget ran out",
+        Ended::Asked => "the time limit was reached",
+    };
+    let note = format!("{why} after {branches} branches; explore from this stage's descriptor to go on");
+    (ExitCode::BudgetExhausted, Some(note))
+}
+
+struct Explorer<'a> {
+    store: &'a Store,
+    run: ObjectRef,
+    snapshot: ObjectRef,
+    bugs: Vec<ObjectRef>,
+    horizon_ns: u64,
+}
+
+impl Explorer<'_> {
+    fn campaign(
+        &mut self,
+        corpus: Option<Corpus>,
+        settings: Settings,
+        given: Option<Schedule>,
+    ) -> Result<Campaign, ExploreError> {
+        let Some(corpus) = corpus else { return Ok(Campaign::new(settings, given)) };
+        let coverage: CoverageMap = self.store.load(&corpus.coverage)?;
+        let assertions: Assertions = self.store.load(&corpus.assertions)?;
+        self.bugs = corpus.bugs.clone();
+        let mut known: BTreeSet<BugIdentity> = BTreeSet::new();
+        for bug in &corpus.bugs {
+            known.insert(self.store.load::<Bug>(bug)?.violation.identity);
+        }
+        Ok(Campaign::resume(corpus, Coverage::from_document(coverage), assertions, known, settings, given))
+    }
+
+    fn rounds(
+        &mut self,
+        campaign: &mut Campaign,
+        pool: &Pool,
+        options: &ExploreOptions,
+        go_on: &dyn Fn() -> bool,
+        talk: Talk,
+    ) -> Result<(Ended, Vec<Link>), ExploreError> {
+        let limits = Limits { branches: options.branches, instructions: options.instructions, bugs: options.bugs };
+        let (first, all) = (campaign.next(), options.branches.saturating_mul(options.rounds));
+        let mut after_branch = |campaign: &Campaign| {
+            let total = campaign.total();
+            let note = format!("branches, {} edges, {} bugs", total.edges, total.bugs);
+            talk(campaign.next() - first, all, &note);
+            go_on()
+        };
+        let (mut ended, mut outputs) = (Ended::Branches, Vec::new());
+        for _ in 0..options.rounds.max(1) {
+            let (how, found) = round::run(campaign, pool, limits, &mut after_branch)?;
+            ended = how;
+            for bug in found {
+                let reference = self.publish_bug(bug)?;
+                self.bugs.push(reference);
+            }
+            outputs = self.publish(campaign)?;
+            if ended != Ended::Branches {
+                break;
+            }
+        }
+        Ok((ended, outputs))
+    }
+
+    fn publish_bug(&self, bug: FoundBug) -> Result<ObjectRef, ExploreError> {
+        let FoundBug { found, ran } = bug;
+        let record = BranchRecord {
+            run: self.run,
+            snapshot: Some(self.snapshot),
+            seed: found.branch.seed,
+            horizon_ns: U64(self.horizon_ns),
+            schedule: found.branch.schedule,
+            ledger: ran.ledger,
+            trace: self.store.publish(&ran.trace)?,
+            instructions: U64(ran.instructions),
+            cluster_ns: U64(ran.cluster_ns),
+        };
+        let bug = Bug { violation: found.violation, branch: found.branch.branch, record };
+        Ok(self.store.publish(&bug)?)
+    }
+
+    fn publish(&self, campaign: &mut Campaign) -> Result<Vec<Link>, ExploreError> {
+        let coverage = self.store.publish(&campaign.coverage().to_document())?;
+        let assertions = self.store.publish(&campaign.assertions())?;
+        let corpus = campaign.to_corpus([self.run, self.snapshot, coverage, assertions], self.bugs.clone());
+        let mut outputs = vec![
+            Link::new("corpus", self.store.publish(&corpus)?),
+            Link::new("coverage", coverage),
+            Link::new("assertions", assertions),
+        ];
+        outputs.extend(self.bugs.iter().map(|bug| Link::new("bug", *bug)));
+        Ok(outputs)
+    }
+}
