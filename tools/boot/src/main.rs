@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::{ExitCode, MediaType, StageResult};
-use chaoscontrol_cli::{Failure, Failures, Flag, FROM, STORE, SEED, Stage, Tool, read_input, stage_main};
+use chaoscontrol_cli::{FROM, Failure, Failures, Flag, SEED, STORE, Stage, Tool, read_input, stage_main};
 use chaoscontrol_explore::stages::boot::{BootOptions, DiskOptions, boot};
 
 static TOOL: Tool = Tool {
@@ -38,7 +38,10 @@ static TOOL: Tool = Tool {
     positional: None,
     exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::GuestFailed],
     examples: [
-        ("Three nodes with a planted bug", "chaos-boot --kernel vmlinux --initrd raft.cpio --vms 3 --seed 42 --append raft_bug=double_vote > boot.json"),
+        (
+            "Three nodes with a planted bug",
+            "chaos-boot --kernel vmlinux --initrd raft.cpio --vms 3 --seed 42 --append raft_bug=double_vote > boot.json",
+        ),
         ("One VM with a disk", "chaos-boot --kernel bzImage --initrd app.cpio --vms 1 --disk-mib 16 | chaos-show"),
     ],
 };

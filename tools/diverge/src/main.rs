@@ -1,4 +1,92 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Runs a thing twice and names the first differing event.
 
-fn main() {}
+use std::process::ExitCode as ProcessCode;
+
+use chaoscontrol_artifact::schema::{Handoff, ScheduleDocument, read_handoff};
+use chaoscontrol_artifact::{ExitCode, MediaType, document};
+use chaoscontrol_cli::{
+    BUG, Context, FROM, Failure, FailureExt, Failures, Flag, INPUT, Output, SEED, STORE, Tool, read_input, stores_read,
+    tool_main,
+};
+use chaoscontrol_explore::stages::diverge::{DivergeOptions, diverge};
+use chaoscontrol_explore::stages::explore::{HORIZON_NS, HORIZON_NS_MAX};
+
+static TOOL: Tool = Tool {
+    name: "chaos-diverge",
+    stage: "diverge",
+    summary: "run a thing twice and name the first event that differs",
+    about: "Runs a bug's branch, or a branch of your own from a snapshot, twice on machines of their own and compares every \
+            round. Two runs must be the same to the last bit; where they are not, it names VM, time, instruction and the \
+            registers that differ, and ends with code 12.",
+    reads: "The descriptor of any stage that wrote a snapshot or bugs; the objects it names.",
+    writes: "On stdout: a line, or the first difference.",
+    flags: &[
+        BUG,
+        Flag::switch("from-boot", "Boot the guests each time in place of restoring the snapshot"),
+        Flag::one("horizon-ns", "N", "Length of a branch of your own").default("5000000000"),
+        Flag::one("schedule", "FILE", "Faults of a branch of your own").default("none"),
+        SEED,
+        INPUT,
+        STORE,
+        FROM,
+    ],
+    positional: None,
+    exit_codes: &[ExitCode::BadInput, ExitCode::GuestFailed, ExitCode::Diverged],
+    examples: [
+        ("Is booting deterministic here?", "chaos-diverge --from-boot --horizon-ns 1000000 < boot.json"),
+        ("A bug that would not replay", "chaos-diverge --bug 1 < round.json"),
+    ],
+};
+
+fn main() -> ProcessCode {
+    tool_main(&TOOL, run)
+}
+
+fn run(context: &Context) -> Failures<Output> {
+    let arguments = &context.arguments;
+    let path = arguments.path("in").unwrap_or_else(|| "-".into());
+    let bytes = read_input(&path, MediaType::Descriptor.max_bytes())?;
+    let descriptor = match read_handoff(&bytes).context(&path.display().to_string())? {
+        Handoff::Descriptor(descriptor) => descriptor,
+        Handoff::Error(error) => {
+            let code = ExitCode::from_number(error.exit_code).unwrap_or(ExitCode::Internal);
+            return Err(Failure::new(code, format!("stage {} failed: {}", error.stage, error.message)));
+        }
+    };
+    let schedule = match arguments.path("schedule") {
+        Some(path) => {
+            let bytes = read_input(&path, MediaType::Schedule.max_bytes())?;
+            let document: ScheduleDocument = document::decode_loose(&bytes).context(&path.display().to_string())?;
+            Some(document.schedule)
+        }
+        None => None,
+    };
+    let options = DivergeOptions {
+        from_boot: arguments.is_set("from-boot"),
+        bug: arguments.number("bug")?,
+        horizon_ns: arguments.number_within("horizon-ns", 1, HORIZON_NS_MAX, HORIZON_NS)?,
+        seed: arguments.number("seed")?.or(descriptor.number("seed")).unwrap_or(0),
+        schedule,
+    };
+    let store = stores_read(context)?;
+    let talk = |done: u64, total: u64, note: &str| context.progress.at(done, total, note);
+    match diverge(&store, &descriptor, &options, &talk)? {
+        Ok(same) => {
+            let line =
+                format!("the same: {} rounds, {} instructions, {}\n", same.rounds, same.instructions, same.digest);
+            Ok(Output::new(line.into_bytes()))
+        }
+        Err(diverged) => {
+            let at = diverged.at;
+            let vm = at.vm.map_or(String::new(), |vm| format!(", vm {vm}"));
+            let mut text = format!("diverged in round {} at {} ns{vm}: {}\n", at.round, at.cluster_ns, at.what);
+            text.push_str(&format!("  first  {}\n  second {}\n", at.expected, at.found));
+            for (name, first, second) in diverged.registers {
+                text.push_str(&format!("  {name:24} {first} | {second}\n"));
+            }
+            let note = Some("two runs that must be the same are not".to_owned());
+            Ok(Output { bytes: text.into_bytes(), code: ExitCode::Diverged, note })
+        }
+    }
+}

@@ -11,8 +11,8 @@ use chaoscontrol_explore::stages::explore::{ExploreOptions, HORIZON_NS_MAX, expl
 /// `--branches`.
 pub const BRANCHES: Flag = Flag::one("branches", "N", "Branches of a round").default("64");
 /// `--horizon-ns`.
-pub const HORIZON: Flag =
-    Flag::one("horizon-ns", "N", "Length of a branch in cluster ns").default("that of the round before, else 5000000000");
+pub const HORIZON: Flag = Flag::one("horizon-ns", "N", "Length of a branch in cluster ns")
+    .default("that of the round before, else 5000000000");
 /// `--window`.
 pub const WINDOW: Flag = Flag::one("window", "N", "Branch i is planned from the results of branches up to i-N")
     .default("that of the round before, else 16");
@@ -24,7 +24,8 @@ pub const BUGS: Flag = Flag::one("stop-after-bugs", "N", "Stop once N distinct b
 pub const TIME: Flag =
     Flag::one("time-limit-s", "N", "Stop after N seconds and leave a corpus to go on from; changes where, not what");
 /// `--schedule`.
-pub const SCHEDULE: Flag = Flag::one("schedule", "FILE", "Schedule of the next branch, written by hand; others grow from it");
+pub const SCHEDULE: Flag =
+    Flag::one("schedule", "FILE", "Schedule of the next branch, written by hand; others grow from it");
 
 /// Runs `rounds` rounds as the arguments say.
 pub fn run(stage: &Stage, rounds: u64) -> Failures<StageResult> {
@@ -44,8 +45,7 @@ pub fn run(stage: &Stage, rounds: u64) -> Failures<StageResult> {
         schedule: match arguments.path("schedule") {
             Some(path) => {
                 let bytes = read_input(&path, MediaType::Schedule.max_bytes())?;
-                let document: ScheduleDocument =
-                    document::decode_loose(&bytes).context(&path.display().to_string())?;
+                let document: ScheduleDocument = document::decode_loose(&bytes).context(&path.display().to_string())?;
                 Some(document.schedule)
             }
             None => None,

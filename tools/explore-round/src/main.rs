@@ -21,7 +21,10 @@ static TOOL: Tool = Tool {
     exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::BudgetExhausted],
     examples: [
         ("64 branches from a booted cluster", "chaos-explore-round --branches 64 < boot.json > round.json"),
-        ("One branch under a schedule of your own", "chaos-explore-round --branches 1 --schedule faults.json < boot.json | chaos-show"),
+        (
+            "One branch under a schedule of your own",
+            "chaos-explore-round --branches 1 --schedule faults.json < boot.json | chaos-show",
+        ),
     ],
 };
 

@@ -34,7 +34,10 @@ static TOOL: Tool = Tool {
     positional: None,
     exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::BudgetExhausted],
     examples: [
-        ("Ten rounds, or until a bug is known", "chaos-explore --rounds 10 --stop-after-bugs 1 < boot.json > explored.json"),
+        (
+            "Ten rounds, or until a bug is known",
+            "chaos-explore --rounds 10 --stop-after-bugs 1 < boot.json > explored.json",
+        ),
         ("Go on for an hour", "chaos-explore --rounds 100000 --time-limit-s 3600 < explored.json > more.json"),
     ],
 };

@@ -61,9 +61,7 @@ fn check_receipt(context: &Context) -> Failures<Output> {
     };
     let store = stores_read(context)?;
     let checked = check(&store, &descriptor).context(&name)?;
-    let line = format!(
-        "receipt holds: {} stages, {} objects, {} pages\n",
-        checked.stages, checked.objects, checked.pages
-    );
+    let line =
+        format!("receipt holds: {} stages, {} objects, {} pages\n", checked.stages, checked.objects, checked.pages);
     Ok(Output::new(line.into_bytes()))
 }

@@ -28,7 +28,10 @@ static TOOL: Tool = Tool {
     exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::Diverged],
     examples: [
         ("All bugs from their snapshot", "chaos-reproduce < minimal.json > reproduced.json"),
-        ("The first one from cold boot, with its console", "chaos-reproduce --bug 1 --from-boot --serial < minimal.json > reproduced.json"),
+        (
+            "The first one from cold boot, with its console",
+            "chaos-reproduce --bug 1 --from-boot --serial < minimal.json > reproduced.json",
+        ),
     ],
 };
 

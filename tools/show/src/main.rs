@@ -29,10 +29,7 @@ static TOOL: Tool = Tool {
         max: 1,
     }),
     exit_codes: &[ExitCode::BadInput],
-    examples: [
-        ("What a round found", "chaos-show round.json"),
-        ("One object", "chaos-show 3f9a2c --store .chaos"),
-    ],
+    examples: [("What a round found", "chaos-show round.json"), ("One object", "chaos-show 3f9a2c --store .chaos")],
 };
 
 fn main() -> ProcessCode {

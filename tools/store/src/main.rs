@@ -2,7 +2,7 @@
 //! Lists, verifies and collects a store.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::store::Roots;
@@ -73,7 +73,7 @@ fn verify(context: &Context, root: &PathBuf) -> Failures<Output> {
     Ok(Output { bytes: summary.into_bytes(), code: ExitCode::BadInput, note })
 }
 
-fn collect(context: &Context, root: &PathBuf) -> Failures<Output> {
+fn collect(context: &Context, root: &Path) -> Failures<Output> {
     let from: Vec<PathBuf> = context.arguments.all("from").iter().map(PathBuf::from).collect();
     let keep = context.arguments.texts("keep")?;
     let digests: Result<Vec<Digest>, _> = keep.iter().map(|text| text.parse()).collect();

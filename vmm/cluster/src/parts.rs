@@ -148,6 +148,13 @@ pub struct ClusterState {
     vms: Vec<VmState>,
 }
 
+impl ClusterState {
+    /// The machines, in order of VMs.
+    pub fn machines(&self) -> impl Iterator<Item = &MachineParts> {
+        self.vms.iter().map(|vm| &vm.machine)
+    }
+}
+
 /// Why parts do not make a snapshot.
 #[derive(Debug, thiserror::Error)]
 pub enum PartsError<E> {

@@ -2,6 +2,7 @@
 //! The work of each stage: objects in, objects out. Tools parse arguments, call one of these, and write the descriptor.
 
 pub mod boot;
+pub mod diverge;
 pub mod explore;
 pub mod minimize;
 pub mod reproduce;

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! Diverge: run one thing twice and name the first event that differs.
+
+use chaoscontrol_artifact::schema::{Descriptor, Divergence, RunConfiguration};
+use chaoscontrol_artifact::{ObjectRef, Store};
+use chaoscontrol_cluster::Cluster;
+use chaoscontrol_fault::Schedule;
+
+use super::{AnyBug, Talk, bugs_of};
+use crate::error::ExploreError;
+use crate::machines::{branch_plan, configuration, ran};
+use crate::replay::first_divergence;
+use crate::snapshots;
+use crate::subject::Plan;
+
+/// What to run twice.
+#[derive(Clone, Debug)]
+pub struct DivergeOptions {
+    /// From cold boot in place of the snapshot.
+    pub from_boot: bool,
+    /// The bug of this number, counted from 1, where the stage before wrote bugs; else the first.
+    pub bug: Option<u64>,
+    /// Length of a branch without a bug.
+    pub horizon_ns: u64,
+    /// Seed of a branch without a bug.
+    pub seed: u64,
+    /// Schedule of a branch without a bug.
+    pub schedule: Option<Schedule>,
+}
+
+/// Two runs that are not the same.
+#[derive(Clone, Debug)]
+pub struct Diverged {
+    /// The first difference.
+    pub at: Divergence,
+    /// Registers of the VM at the end of that round, where they differ: name, first run, second run.
+    pub registers: Vec<(String, String, String)>,
+}
+
+/// What two equal runs were.
+#[derive(Clone, Debug)]
+pub struct Same {
+    /// Rounds of the branch.
+    pub rounds: usize,
+    /// Instructions of all VMs.
+    pub instructions: u64,
+    /// Digest of the whole branch.
+    pub digest: chaoscontrol_artifact::Digest,
+}
+
+/// Runs a branch twice, each time on machines of its own.
+pub fn diverge(
+    store: &Store,
+    previous: &Descriptor,
+    options: &DivergeOptions,
+    talk: Talk,
+) -> Result<Result<Same, Diverged>, ExploreError> {
+    let (start, plan) = what(store, previous, options)?;
+    talk(0, 2, "runs");
+    let (first, start_ns) = start.run(store, &plan)?;
+    talk(1, 2, "runs");
+    let (second, _) = start.run(store, &plan)?;
+    let Some(at) = first_divergence(&first.trace, &second.trace) else {
+        let (rounds, digest) = (first.trace.rounds.len(), first.trace.digest);
+        return Ok(Ok(Same { rounds, instructions: first.instructions, digest }));
+    };
+    talk(2, 2, "runs, and two more to the difference");
+    let horizon_ns = at.cluster_ns.0.saturating_sub(start_ns).max(1);
+    let registers = match at.vm {
+        Some(vm) => {
+            let plan = Plan { schedule: before(&plan.schedule, horizon_ns), horizon_ns, ..plan };
+            differing(start.registers(store, &plan, vm)?, start.registers(store, &plan, vm)?)
+        }
+        None => Vec::new(),
+    };
+    Ok(Err(Diverged { at, registers }))
+}
+
+/// Where a run starts.
+struct Begin {
+    run: ObjectRef,
+    snapshot: Option<ObjectRef>,
+}
+
+impl Begin {
+    fn cluster(&self, store: &Store) -> Result<Cluster, ExploreError> {
+        let config = configuration(store, &store.load::<RunConfiguration>(&self.run)?)?;
+        let Some(snapshot) = &self.snapshot else { return Ok(Cluster::boot(&config)?) };
+        let snapshot = snapshots::load(store, &store.load(snapshot)?)?;
+        let mut cluster = Cluster::new(&config)?;
+        cluster.restore(&snapshot)?;
+        Ok(cluster)
+    }
+
+    fn run(&self, store: &Store, plan: &Plan) -> Result<(crate::Ran, u64), ExploreError> {
+        let mut cluster = self.cluster(store)?;
+        let start_ns = cluster.sim().now_ns();
+        Ok((ran(cluster.run(&branch_plan(plan))?, start_ns), start_ns))
+    }
+
+    /// A VM's registers at the end of the plan.
+    fn registers(&self, store: &Store, plan: &Plan, vm: u16) -> Result<Vec<(String, String)>, ExploreError> {
+        let mut cluster = self.cluster(store)?;
+        cluster.run(&branch_plan(plan))?;
+        let missing = || ExploreError::Internal(format!("there is no vm {vm}"));
+        let cpu = cluster.node_mut(vm).ok_or_else(missing)?.snapshot().state.cpu;
+        let value = serde_json::to_value(cpu).map_err(|error| ExploreError::Internal(error.to_string()))?;
+        let mut flat = Vec::new();
+        flatten(&value, String::new(), &mut flat);
+        Ok(flat)
+    }
+}
+
+fn what(store: &Store, previous: &Descriptor, options: &DivergeOptions) -> Result<(Begin, Plan), ExploreError> {
+    let bugs = bugs_of(previous, None)?;
+    if !bugs.is_empty() {
+        let number = options.bug.unwrap_or(1);
+        let bug = AnyBug::load(store, bugs_of(previous, Some(number))?[0])?;
+        let snapshot = bug.record.snapshot.filter(|_| !options.from_boot);
+        return Ok((Begin { run: bug.record.run, snapshot }, bug.plan()));
+    }
+    let snapshot = previous.output("snapshot").ok_or_else(|| {
+        ExploreError::Input(format!("stage {} wrote neither bugs nor a snapshot to run", previous.stage))
+    })?;
+    let run = store.load::<chaoscontrol_artifact::schema::SnapshotManifest>(&snapshot)?.run;
+    let schedule = options.schedule.clone().unwrap_or_default();
+    let plan = Plan { schedule, seed: options.seed, horizon_ns: options.horizon_ns, coverage: true };
+    Ok((Begin { run, snapshot: (!options.from_boot).then_some(snapshot) }, plan))
+}
+
+/// The faults that are due before the end of a shorter branch.
+fn before(schedule: &Schedule, horizon_ns: u64) -> Schedule {
+    let events = schedule.events().iter().filter(|event| event.time_ns < horizon_ns).copied().collect();
+    Schedule::new(events).expect("no more events than before")
+}
+
+/// Every number of a CPU's state with its path.
+fn flatten(value: &serde_json::Value, path: String, out: &mut Vec<(String, String)>) {
+    const GPR: [&str; 16] =
+        ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
+    let join = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    match value {
+        serde_json::Value::Object(fields) => fields.iter().for_each(|(name, value)| flatten(value, join(name), out)),
+        serde_json::Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                let name = match GPR.get(index) {
+                    Some(name) if path == "gpr" => (*name).to_owned(),
+                    _ => format!("{path}[{index}]"),
+                };
+                flatten(item, name, out);
+            }
+        }
+        serde_json::Value::Number(number) if number.is_u64() => {
+            out.push((path, format!("{:#x}", number.as_u64().unwrap_or(0))));
+        }
+        other => out.push((path, other.to_string())),
+    }
+}
+
+fn differing(first: Vec<(String, String)>, second: Vec<(String, String)>) -> Vec<(String, String, String)> {
+    let pairs = first.into_iter().zip(second);
+    pairs.filter(|(a, b)| a.1 != b.1).map(|(a, b)| (a.0, a.1, b.1)).collect()
+}
