@@ -35,6 +35,8 @@ impl Machine {
         if let Some(end) = &self.ended {
             return Ok(end.clone());
         }
+        // What the host wrote to memory since the last run.
+        self.publish_writes();
         loop {
             let now = self.now();
             if now >= limit.deadline || self.engine.progress() >= limit.progress {

@@ -137,6 +137,7 @@ impl Machine {
         });
         if let Some(page) = wanted.iter().copied().find(|page| !self.memory.contains(page << 12, PAGE_BYTES as u64)) {
             // Too much counts as dirty now, which costs copies and nothing else.
+            wanted.retain(|page| self.memory.contains(page << 12, PAGE_BYTES as u64));
             self.dirty = wanted;
             return Err(MachineError::Snapshot(format!("page {page:#x} is not in the machine's memory")));
         }
