@@ -7,7 +7,9 @@ use chaoscontrol_fault::{Schedule, Stream};
 use chaoscontrol_machine::Machine;
 use chaoscontrol_protocol::Record;
 use chaoscontrol_protocol::layout::SLOTS;
-use chaoscontrol_sim::{Command, Digest, Observation, Power, PowerCut, Round, RoundRecord, Sim, SimConfig, VmEnd};
+use chaoscontrol_sim::{
+    Command, Digest, Observation, Power, PowerCut, Round, RoundRecord, SentFrame, Sim, SimConfig, VmEnd,
+};
 
 use crate::branch::{BranchOutcome, BranchPlan, EndReason};
 use crate::config::{BootFailure, ClusterError};
@@ -31,6 +33,8 @@ struct Vm<N: Node> {
     memo: VmMemo,
     /// SDK records of this round.
     sdk: SdkRecords,
+    /// Frames of this round that were taken before its barrier.
+    frames: Vec<SentFrame>,
     /// Edges that were counted before a restart in this branch.
     edges_before: Option<Vec<u8>>,
 }
@@ -94,6 +98,7 @@ impl<N: Node> Cluster<N> {
             restart: None,
             memo: VmMemo { wall_at_kill_ns: 0, workload: None, ended: false, serial: Vec::new() },
             sdk: SdkRecords::default(),
+            frames: Vec::new(),
             edges_before: None,
         };
         Ok(Self { sim, oracle, vms: nodes.into_iter().map(vm).collect(), ran_instructions: 0 })
@@ -359,14 +364,15 @@ impl<N: Node> Cluster<N> {
         self.hear(index);
         self.ran_instructions += self.vms[usize::from(index)].node.instructions() - before;
         let vm = &mut self.vms[usize::from(index)];
-        let serial = vm.node.take_serial();
-        keep_tail(&mut vm.memo.serial, &serial);
+        keep_tail(&mut vm.memo.serial, &vm.node.take_serial());
+        let mut frames = std::mem::take(&mut vm.frames);
+        frames.extend(vm.node.take_frames());
         let (sdk_records, sdk) = vm.sdk.take();
         Ok(Observation {
             end,
             instructions: vm.node.instructions(),
             registers: vm.node.register_hash(),
-            frames: vm.node.take_frames(),
+            frames,
             sdk_records,
             sdk,
             disks: vm.node.disk_counts(),
@@ -384,13 +390,7 @@ impl<N: Node> Cluster<N> {
                     return Ok(VmEnd::Idle { next_event_guest_ns });
                 }
                 NodeStop::Doorbell => self.hear(index),
-                NodeStop::RestartPoint => {
-                    // What was said before is heard before, so that the slots kept here are those of now.
-                    self.hear(index);
-                    let slots = self.oracle.slots(index);
-                    let vm = &mut self.vms[usize::from(index)];
-                    vm.restart = Some(Arc::new(RestartPoint { machine: vm.node.snapshot(), slots }));
-                }
+                NodeStop::RestartPoint => self.take_restart_point(index),
                 NodeStop::Panic(hint) => return Ok(self.guest_ended(index, Some(ViolationKind::GuestPanic { hint }))),
                 NodeStop::PowerOff => {
                     self.hear(index);
@@ -405,6 +405,16 @@ impl<N: Node> Cluster<N> {
                 }
             }
         }
+    }
+
+    /// Keeps the VM as it is, without what waits for the host: a restart must not say or send that again.
+    fn take_restart_point(&mut self, index: u16) {
+        self.hear(index);
+        let slots = self.oracle.slots(index);
+        let vm = &mut self.vms[usize::from(index)];
+        vm.frames.extend(vm.node.take_frames());
+        keep_tail(&mut vm.memo.serial, &vm.node.take_serial());
+        vm.restart = Some(Arc::new(RestartPoint { machine: vm.node.snapshot(), slots }));
     }
 
     fn guest_ended(&mut self, index: u16, violation: Option<ViolationKind>) -> VmEnd {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use chaoscontrol_fault::ScheduleError;
 use chaoscontrol_machine::engine::CoverageFilter;
 use chaoscontrol_machine::pages::PageMap;
-use chaoscontrol_machine::{DiskConfig, EngineKind, MachineError, NetConfig, VmConfig};
+use chaoscontrol_machine::{DiskConfig, MachineError, NetConfig, VmConfig};
 use chaoscontrol_sim::{ConfigError, NetworkConfig, SimConfig, Stream, mac_of};
 
 /// A disk that every VM gets its own copy of.
@@ -103,18 +103,16 @@ impl ClusterConfig {
             read_only: false,
         };
         VmConfig {
-            memory_bytes: self.memory_bytes,
-            kernel: self.kernel.clone(),
             initrd: self.initrd.clone(),
             append,
             boot_seed: seed("boot seed"),
             rng_seed: seed("entropy device"),
             ns_per_instruction: self.ns_per_instruction,
-            engine: EngineKind::Exact,
             disks: self.disks.iter().map(disk).collect(),
             net: Some(NetConfig { mac: mac_of(vm) }),
             wall_clock_start_ns: self.wall_clock_start_ns,
-            coverage: None,
+            coverage: Some(self.coverage),
+            ..VmConfig::new(self.memory_bytes, self.kernel.clone())
         }
     }
 }

@@ -3,17 +3,19 @@
 
 use std::sync::Arc;
 
-use chaoscontrol_machine::engine::CoverageFilter;
+use chaoscontrol_machine::pages::PageMap;
+use chaoscontrol_machine::sdk_window::{self, Body, SdkWindow};
+use chaoscontrol_machine::virtio::VirtioMmio;
+use chaoscontrol_machine::virtio::block::{Block, CERTAIN_PPM, DiskFault, Effect, EffectKind, Survivors};
+use chaoscontrol_machine::virtio::net::Frame;
 use chaoscontrol_machine::{ClusterNs, GuestNs, Machine, MachineError, MachineSnapshot, Rate, Stop, TimeMap};
 use chaoscontrol_protocol::host::Counts;
+use chaoscontrol_protocol::layout::SLOTS;
 use chaoscontrol_sim::{Clock, Digest, DiskCounts, DiskFaults, PowerCut, SentFrame};
 
 use crate::cluster::Cluster;
 use crate::config::{ClusterConfig, ClusterError};
-use crate::node::{Message, Node, NodeStop};
-
-/// All edges of user space.
-const EDGES: CoverageFilter = CoverageFilter { user_only: true, range: (0, u64::MAX) };
+use crate::node::{Message, MessageBody, Node, NodeStop};
 
 impl Cluster<Machine> {
     /// A cluster that was just switched on: kernels are loaded, nothing has run.
@@ -23,6 +25,8 @@ impl Cluster<Machine> {
             let load = || {
                 let mut machine = Machine::new(Arc::new(config.vm(vm)))?;
                 machine.load()?;
+                // Counting starts with a branch.
+                Machine::set_coverage(&mut machine, None);
                 Ok(machine)
             };
             load().map_err(|source| ClusterError::Machine { vm, source })
@@ -39,7 +43,6 @@ impl Cluster<Machine> {
     }
 }
 
-#[allow(clippy::todo, unused_variables)]
 impl Node for Machine {
     type Snapshot = MachineSnapshot;
     type Error = MachineError;
@@ -88,11 +91,16 @@ impl Node for Machine {
 
     fn reseed(&mut self, entropy: [u8; 32], generation: [u8; 16]) {
         self.reseed_entropy(entropy);
+        for index in 0..disks(self).count() {
+            if let Some(disk) = self.disk_mut(index) {
+                disk.reseed(&entropy);
+            }
+        }
         self.set_generation_id(generation);
     }
 
     fn take_frames(&mut self) -> Vec<SentFrame> {
-        let frame = |frame: chaoscontrol_machine::SentFrame| SentFrame { at_guest_ns: frame.at.0, bytes: frame.bytes };
+        let frame = |frame: Frame| SentFrame { at_guest_ns: frame.sent.0, bytes: frame.bytes };
         Machine::take_frames(self).into_iter().map(frame).collect()
     }
 
@@ -105,19 +113,20 @@ impl Node for Machine {
     }
 
     fn drain_sdk(&mut self) {
-        todo!()
+        Machine::drain_sdk(self);
     }
 
     fn take_messages(&mut self) -> Vec<Message> {
-        todo!()
+        self.sdk_mut().take_messages().into_iter().filter_map(message).collect()
     }
 
     fn assertion_counts(&self, slot: u32, visit: &mut dyn FnMut(u16, Counts)) {
-        todo!()
+        SdkWindow::assertion_counts(self.memory(), slot, visit);
     }
 
     fn set_coverage(&mut self, on: bool) {
-        Machine::set_coverage(self, on.then_some(EDGES));
+        let filter = self.config().coverage;
+        Machine::set_coverage(self, filter.filter(|_| on));
         self.clear_coverage();
     }
 
@@ -134,15 +143,44 @@ impl Node for Machine {
     }
 
     fn disk_hash(&mut self) -> Digest {
-        todo!()
+        let mut hasher = blake3::Hasher::new();
+        for disk in disks(self) {
+            hasher.update(&disk.hash());
+        }
+        hasher.finalize().into()
     }
 
     fn set_disk_faults(&mut self, disk: u16, faults: DiskFaults) -> Result<(), MachineError> {
-        todo!()
+        let wanted = [
+            (faults.read_error_ppm, Effect::ReadError),
+            (faults.write_error_ppm, Effect::WriteError),
+            (faults.torn_ppm, Effect::TornWrite { bytes: faults.torn_bytes }),
+            (faults.corruption_ppm, Effect::CorruptRead { bit: None }),
+            (if faults.full { CERTAIN_PPM } else { 0 }, Effect::Full),
+        ];
+        let active = wanted.into_iter().filter(|(chance_ppm, _)| *chance_ppm > 0);
+        let active: Vec<DiskFault> =
+            active.map(|(chance_ppm, effect)| DiskFault { effect, chance_ppm, sectors: None }).collect();
+        let Some(block) = self.disk_mut(usize::from(disk)) else {
+            let rule = format!("there is no disk {disk}");
+            return Err(MachineError::Config { field: "disks", rule });
+        };
+        block.faults_mut().replace(&active);
+        Ok(())
     }
 
     fn disk_counts(&self) -> Vec<DiskCounts> {
-        todo!()
+        let counts = |disk: &Block| {
+            let of = |kind| disk.faults().counts().get(&kind).map_or(0, |count| count.observed);
+            DiskCounts {
+                read_errors: of(EffectKind::ReadError),
+                write_errors: of(EffectKind::WriteError),
+                torn: of(EffectKind::TornWrite),
+                corrupted: of(EffectKind::CorruptRead),
+                refused: of(EffectKind::Full),
+            }
+        };
+        disks(self).map(counts).collect()
     }
 
     fn snapshot(&mut self) -> MachineSnapshot {
@@ -154,10 +192,53 @@ impl Node for Machine {
     }
 
     fn power_cut(&mut self, cut: PowerCut) -> Result<(), MachineError> {
-        todo!()
+        for index in 0..disks(self).count() {
+            if let Some(disk) = self.disk_mut(index) {
+                let pending = disk.pending_writes().len();
+                let survivors = Survivors::from_bits(pending, cut.survivors, cut.torn_write, cut.torn_bytes);
+                disk.power_cut(&survivors);
+            }
+        }
+        Ok(())
     }
 
     fn start(&mut self, point: Option<&MachineSnapshot>) -> Result<bool, MachineError> {
-        todo!()
+        let media: Vec<PageMap> = disks(self).map(|disk| disk.disk().medium().clone()).collect();
+        let mut resumed = false;
+        if let Some(point) = point {
+            Machine::restore(self, point)?;
+            resumed = disks(self).zip(&media).all(|(disk, medium)| disk.can_resume_on(medium));
+        }
+        if !resumed {
+            *self = Machine::new(self.config().clone())?;
+            self.load()?;
+        }
+        for (index, medium) in media.into_iter().enumerate() {
+            if let Some(disk) = self.disk_mut(index) {
+                disk.replace_medium(medium);
+            }
+        }
+        Ok(resumed)
     }
+}
+
+fn disks(machine: &Machine) -> impl Iterator<Item = &Block> {
+    (0..).map_while(|index| machine.disk(index)).map(VirtioMmio::device)
+}
+
+/// What the machine's window heard, but for the restart point, which is a stop of its own.
+fn message(message: sdk_window::Message) -> Option<Message> {
+    let body = match message.body {
+        Body::Record { slot, bytes } => MessageBody::Record { slot, bytes },
+        Body::Refused { slot, reason } => MessageBody::Refused { slot, reason },
+        Body::Random { slot, below, value, .. } => MessageBody::Random { slot, below, value },
+        Body::RestartPoint => return None,
+        Body::InitFailed => MessageBody::InitFailed,
+        Body::WorkloadExited(code) => MessageBody::WorkloadExited(code),
+        Body::WorkloadKilled(signal) => MessageBody::WorkloadKilled(signal),
+        Body::UnknownDoorbell(value) => {
+            MessageBody::Refused { slot: SLOTS, reason: format!("doorbell value {value:#x} has no meaning") }
+        }
+    };
+    Some(Message { at_guest_ns: message.at.0, body })
 }

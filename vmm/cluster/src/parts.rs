@@ -112,15 +112,19 @@ pub struct MachineParts {
     pub state: MachineState,
     /// RAM and SDK window.
     pub pages: PageList,
+    /// Each disk's durable contents.
+    pub disks: Vec<PageList>,
 }
 
 impl MachineParts {
     fn of(snapshot: &MachineSnapshot) -> Self {
-        Self { state: snapshot.state.clone(), pages: PageList::of(&snapshot.pages) }
+        let disks = snapshot.disks.iter().map(PageList::of).collect();
+        Self { state: snapshot.state.clone(), pages: PageList::of(&snapshot.pages), disks }
     }
 
     fn load<E>(self, source: &mut dyn FnMut(&Digest) -> Result<Arc<Page>, E>) -> Result<MachineSnapshot, E> {
-        Ok(MachineSnapshot { pages: self.pages.load(source)?, state: self.state })
+        let disks = self.disks.iter().map(|disk| disk.load(source)).collect::<Result<_, _>>()?;
+        Ok(MachineSnapshot { pages: self.pages.load(source)?, state: self.state, disks })
     }
 }
 
@@ -189,7 +193,8 @@ impl ClusterSnapshot {
     /// Every page that the snapshot holds, machine by machine; a page that is held twice comes twice.
     pub fn pages(&self) -> impl Iterator<Item = &Arc<Page>> {
         let machines = self.vms.iter().flat_map(|vm| [Some(&vm.machine), vm.restart_point()]).flatten();
-        machines.flat_map(|machine| machine.pages.iter().map(|(_, page)| page))
+        let maps = machines.flat_map(|machine| std::iter::once(&machine.pages).chain(&machine.disks));
+        maps.flat_map(|map| map.iter().map(|(_, page)| page))
     }
 
     /// The snapshot of a stored state, with its pages from `source` by digest. `source` must hand out one and the same `Arc`

@@ -279,7 +279,8 @@ fn a_full_disk_is_observed() {
 
 #[test]
 fn edges_of_a_branch_are_counted_over_restarts_and_from_zero_in_each_branch() {
-    let mut cluster = talkers();
+    let program = || looping(vec![Step::Work(500), Step::Sleep(10 * MS)]);
+    let mut cluster = booted(vec![program(), program()]);
     let snapshot = cluster.snapshot();
     let edges = |cluster: &mut Cluster<Fake>, events: &[(u64, Fault)]| {
         cluster.restore(&snapshot).unwrap();
