@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod linux;
+
 use std::sync::Arc;
 
 use chaoscontrol_machine::{Machine, VmConfig};
@@ -18,7 +20,10 @@ pub const DATA: u64 = 0x21_0000;
 pub const MEMORY_BYTES: u64 = 8 << 20;
 pub const LAPIC: u64 = 0xfee0_0000;
 
-/// An ELF file with one segment at `address`, which is also its entry.
+/// Bytes of ELF headers before the code.
+pub const HEADER_BYTES: u64 = 120;
+
+/// An ELF file that is loaded whole at `address`; its code, and entry, come after the headers.
 pub fn elf(code: &[u8], address: u64) -> Vec<u8> {
     let mut file = Vec::new();
     file.extend([0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -26,7 +31,7 @@ pub fn elf(code: &[u8], address: u64) -> Vec<u8> {
         file.extend(half.to_le_bytes());
     }
     file.extend(1u32.to_le_bytes());
-    for word in [address, 64, 0] {
+    for word in [address + HEADER_BYTES, 64, 0] {
         file.extend(word.to_le_bytes());
     }
     file.extend(0u32.to_le_bytes());
@@ -35,7 +40,8 @@ pub fn elf(code: &[u8], address: u64) -> Vec<u8> {
     }
     file.extend(1u32.to_le_bytes());
     file.extend(7u32.to_le_bytes());
-    for word in [120, address, address, code.len() as u64, code.len() as u64, 4096] {
+    let bytes = HEADER_BYTES + code.len() as u64;
+    for word in [0, address, address, bytes, bytes, 4096] {
         file.extend(word.to_le_bytes());
     }
     file.extend(code);
@@ -47,7 +53,7 @@ pub fn assemble(build: impl FnOnce(&mut CodeAssembler) -> Vec<(u8, CodeLabel)>) 
     let mut assembler = CodeAssembler::new(64).expect("64 bits");
     let handlers = build(&mut assembler);
     let result = assembler
-        .assemble_options(CODE, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)
+        .assemble_options(CODE + HEADER_BYTES, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)
         .expect("the guest assembles");
     let addresses = handlers
         .into_iter()
