@@ -86,12 +86,20 @@ impl Core {
     /// Linear address of the memory operand, for an access of `bytes`; checks the segment in compatibility mode.
     #[inline(always)]
     pub fn linear(&mut self, op: &Op, bytes: u64, write: bool) -> Result<u64, Trap> {
-        let offset = self.effective(op);
-        if op.attributes & attr::SEGMENTED == 0 {
-            Ok(offset.wrapping_add(self.segment_base[usize::from(op.segment & 7)]))
-        } else {
-            self.segmented(op.segment, offset, bytes, write)
+        if op.attributes & (attr::SEGMENTED | attr::ADDRESS_32 | attr::ADDRESS_16) != 0 {
+            return self.linear_slow(op, bytes, write);
         }
+        Ok(self.sum(op).wrapping_add(self.segment_base[usize::from(op.segment & 7)]))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn linear_slow(&mut self, op: &Op, bytes: u64, write: bool) -> Result<u64, Trap> {
+        let offset = self.effective(op);
+        if op.has(attr::SEGMENTED) {
+            return self.segmented(op.segment, offset, bytes, write);
+        }
+        Ok(offset.wrapping_add(self.segment_base[usize::from(op.segment & 7)]))
     }
 
     /// Loads the memory operand.
@@ -141,9 +149,9 @@ impl Core {
     #[inline(always)]
     pub fn read<T: Mem>(&mut self, address: u64, segment: u8) -> Result<T, Trap> {
         let entry = self.tlb.entry(address);
-        if entry.read == self.tlb.tag_of(address) && (address & OFFSET_MASK) <= PAGE_BYTES - T::BYTES {
+        if entry.read == self.tlb.tag_of(address.wrapping_add(T::BYTES - 1)) {
             let host = address.wrapping_add(entry.addend) as *const T;
-            // SAFETY: a matching tag means the addend maps this linear page to a page of RAM, and the access ends in it.
+            // SAFETY: a matching tag means that the first and last byte lie in the linear page that the addend maps to RAM.
             Ok(unsafe { host.read_unaligned() })
         } else {
             self.read_slow(address, segment)
@@ -154,7 +162,7 @@ impl Core {
     #[inline(always)]
     pub fn write<T: Mem>(&mut self, address: u64, segment: u8, value: T) -> Step {
         let entry = self.tlb.entry(address);
-        if entry.write == self.tlb.tag_of(address) && (address & OFFSET_MASK) <= PAGE_BYTES - T::BYTES {
+        if entry.write == self.tlb.tag_of(address.wrapping_add(T::BYTES - 1)) {
             let host = address.wrapping_add(entry.addend) as *mut T;
             // SAFETY: as in `read`; the write tag also says that nothing derived from this page needs to be told.
             unsafe { host.write_unaligned(value) };
@@ -177,7 +185,7 @@ impl Core {
     pub fn modify_at<T: Mem>(&mut self, place: Place, change: impl FnOnce(&mut Core, T) -> T) -> Step {
         let Place { address, segment } = place;
         let entry = self.tlb.entry(address);
-        if entry.write == self.tlb.tag_of(address) && (address & OFFSET_MASK) <= PAGE_BYTES - T::BYTES {
+        if entry.write == self.tlb.tag_of(address.wrapping_add(T::BYTES - 1)) {
             let host = address.wrapping_add(entry.addend) as *mut T;
             // SAFETY: as in `write`; `change` only touches registers, so the page stays mapped.
             unsafe { host.write_unaligned(change(self, host.read_unaligned())) };
@@ -341,6 +349,7 @@ impl Core {
         let touched = (u64::MAX << first) & (u64::MAX >> (63 - last));
         if *self.ram.code_chunks(page) & touched != 0 {
             self.code_writes.push(physical & !OFFSET_MASK);
+            self.attention = true;
             self.block_end = 0;
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::core_state::{Core, vector};
 use crate::decode::{Decoded, INSTRUCTION_BYTES_MAX, decode};
+use crate::int::fused::fuse;
 use crate::memory::{OFFSET_MASK, PAGE_BYTES, PAGE_MASK, page_flag};
 use crate::mmu::{Kind, Target};
 use crate::op::{Op, Trap, attr};
@@ -15,18 +16,27 @@ const JUMP_ENTRIES: usize = 1 << 13;
 const BUCKETS: usize = 1 << 15;
 const NO_BLOCK: u32 = u32::MAX;
 
-/// A run of operations without a control transfer except at its end.
+/// The operations of a block: what executing it needs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Block {
-    /// Instruction pointer of the first operation, or [`DEAD`].
-    ip: u64,
+pub(crate) struct Run {
     /// Where it goes on when the last operation does not say.
     pub end_ip: u64,
+    first: u32,
+    /// Instructions.
+    pub count: u16,
+    /// An operation that does the work of the last two stands before them.
+    pub fused: bool,
+}
+
+/// A run of operations without a control transfer except at its end.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    /// Instruction pointer of the first operation, or [`DEAD`].
+    ip: u64,
+    run: Run,
     physical: u64,
     /// Physical page of the second half, where the only instruction crosses a page.
     second_page: Option<u64>,
-    first: u32,
-    pub count: u32,
     long: bool,
     next_in_bucket: u32,
 }
@@ -35,10 +45,10 @@ pub(crate) struct Block {
 struct Jump {
     ip: u64,
     tag: u64,
-    block: u32,
+    run: Run,
 }
 
-const NO_JUMP: Jump = Jump { ip: DEAD, tag: 0, block: 0 };
+const NO_JUMP: Jump = Jump { ip: DEAD, tag: 0, run: Run { end_ip: 0, first: 0, count: 0, fused: false } };
 
 /// Where the next instruction is.
 struct Fetch {
@@ -83,42 +93,44 @@ impl Blocks {
 
     /// The block at `core.rip`, decoded if need be. `Err` means the fetch faults (or the code is outside RAM).
     #[inline(always)]
-    pub fn find(&mut self, core: &mut Core) -> Result<Block, Trap> {
-        let jump = self.jumps[Self::jump_slot(core.rip)];
-        if jump.ip == core.rip && jump.tag == core.tlb.code_tag() {
-            let block = self.blocks[jump.block as usize];
-            if block.ip == core.rip {
-                return Ok(block);
-            }
-        }
-        self.find_slow(core)
+    pub fn find(&mut self, core: &mut Core) -> Result<Run, Trap> {
+        let jump = &self.jumps[Self::jump_slot(core.rip)];
+        if jump.ip == core.rip && jump.tag == core.tlb.code_tag() { Ok(jump.run) } else { self.find_slow(core) }
     }
 
-    /// The operations of a block.
+    /// The operations of a block; with a fused pair there is one more of them than there are instructions.
     #[inline(always)]
-    pub fn ops(&self, block: &Block) -> &[Op] {
-        &self.ops[block.first as usize..(block.first + block.count) as usize]
+    pub fn ops(&self, run: &Run) -> &[Op] {
+        let first = run.first as usize;
+        &self.ops[first..first + usize::from(run.count) + usize::from(run.fused)]
+    }
+
+    /// The first instruction's own operation.
+    pub fn first_op(&self, run: &Run) -> Op {
+        let fused_first = run.fused && run.count == 2;
+        self.ops[run.first as usize + usize::from(fused_first)]
     }
 
     #[cold]
     #[inline(never)]
-    fn find_slow(&mut self, core: &mut Core) -> Result<Block, Trap> {
+    fn find_slow(&mut self, core: &mut Core) -> Result<Run, Trap> {
         let fetch = fetch(core)?;
         let long = core.in_long_code();
         let id = match self.lookup(core.rip, fetch.physical, long) {
             Some(id) if self.fits(core, id, &fetch)? => id,
             _ => self.decode(core, &fetch, long)?,
         };
+        let run = self.blocks[id as usize].run;
         let tag = core.tlb.code_tag();
-        self.jumps[Self::jump_slot(core.rip)] = Jump { ip: core.rip, tag, block: id };
-        Ok(self.blocks[id as usize])
+        self.jumps[Self::jump_slot(core.rip)] = Jump { ip: core.rip, tag, run };
+        Ok(run)
     }
 
     /// The block ends inside the code segment, and its second page, if it has one, is still the one it was decoded from.
     fn fits(&self, core: &mut Core, id: u32, fetch: &Fetch) -> Result<bool, Trap> {
         let block = &self.blocks[id as usize];
         let Some(second) = block.second_page else {
-            return Ok(block.end_ip.wrapping_sub(block.ip) <= fetch.bytes as u64);
+            return Ok(block.run.end_ip.wrapping_sub(block.ip) <= fetch.bytes as u64);
         };
         match second_page(core, fetch, block.long)? {
             Target::Ram { physical, .. } => Ok(physical == second),
@@ -139,7 +151,7 @@ impl Blocks {
     }
 
     fn decode(&mut self, core: &mut Core, fetch: &Fetch, long: bool) -> Result<u32, Trap> {
-        if self.ops.len() + self.block_ops_max > self.ops_max {
+        if self.ops.len() + self.block_ops_max + 1 > self.ops_max {
             self.clear(core);
         }
         let first = self.ops.len();
@@ -164,22 +176,28 @@ impl Blocks {
                 break;
             }
         }
-        let block = Block {
-            ip: core.rip,
+        let count = (self.ops.len() - first) as u16;
+        let run = Run {
             end_ip: core.rip.wrapping_add(offset as u64),
-            physical: fetch.physical,
-            second_page,
             first: first as u32,
-            count: (self.ops.len() - first) as u32,
-            long,
-            next_in_bucket: NO_BLOCK,
+            count,
+            fused: self.fuse_last_two(first),
         };
+        let block = Block { ip: core.rip, run, physical: fetch.physical, second_page, long, next_in_bucket: NO_BLOCK };
         let in_page = (PAGE_BYTES - (fetch.physical & OFFSET_MASK)).min(offset as u64);
         self.mark(core, fetch.physical, in_page);
         if let Some(page) = second_page {
             self.mark(core, page, (offset as u64).saturating_sub(in_page).max(1));
         }
         Ok(self.publish(block))
+    }
+
+    /// Puts a fused operation before the last two, if they are a pair that fuses.
+    fn fuse_last_two(&mut self, first: usize) -> bool {
+        let [.., a, b] = &self.ops[first..] else { return false };
+        let Some(fused) = fuse(a, b) else { return false };
+        self.ops.insert(self.ops.len() - 2, fused);
+        true
     }
 
     fn publish(&mut self, mut block: Block) -> u32 {
@@ -210,7 +228,12 @@ impl Blocks {
     /// Forgets the blocks of one physical page.
     pub fn forget_page(&mut self, core: &mut Core, physical: u64) {
         for id in self.by_page.remove(&(physical & PAGE_MASK)).unwrap_or_default() {
-            self.blocks[id as usize].ip = DEAD;
+            let block = &mut self.blocks[id as usize];
+            let jump = &mut self.jumps[Self::jump_slot(block.ip)];
+            if jump.ip == block.ip {
+                *jump = NO_JUMP;
+            }
+            block.ip = DEAD;
         }
         if let Some((page, _)) = core.ram.page(physical) {
             core.ram.clear_flags(page, page_flag::CODE);

@@ -42,9 +42,14 @@ impl Default for TscBase {
 impl TscBase {
     /// The TSC at a progress count.
     pub fn tsc_at(&self, instructions: u64) -> u64 {
-        let elapsed = u128::from(instructions.wrapping_sub(self.base_instructions));
-        let ticks = elapsed * u128::from(self.numerator) / u128::from(self.denominator.max(1));
-        self.base_tsc.wrapping_add(ticks as u64)
+        let elapsed = instructions.wrapping_sub(self.base_instructions);
+        let denominator = self.denominator.max(1);
+        let ticks = match elapsed.checked_mul(self.numerator) {
+            Some(product) if denominator == 1 => product,
+            Some(product) => product / denominator,
+            None => (u128::from(elapsed) * u128::from(self.numerator) / u128::from(denominator)) as u64,
+        };
+        self.base_tsc.wrapping_add(ticks)
     }
 }
 

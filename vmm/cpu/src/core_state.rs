@@ -242,12 +242,18 @@ impl Core {
         }
     }
 
+    /// The sum of an operation's address parts.
+    #[inline(always)]
+    pub fn sum(&self, op: &Op) -> u64 {
+        let base = self.gpr[usize::from(op.base & 31)];
+        let index = self.gpr[usize::from(op.index & 31)];
+        base.wrapping_add(index << (op.scale & 3)).wrapping_add(op.displacement)
+    }
+
     /// The offset of an operation's memory operand inside its segment, cut to the address size.
     #[inline(always)]
     pub fn effective(&self, op: &Op) -> u64 {
-        let base = self.gpr[usize::from(op.base & 31)];
-        let index = self.gpr[usize::from(op.index & 31)];
-        let address = base.wrapping_add(index << (op.scale & 3)).wrapping_add(op.displacement);
+        let address = self.sum(op);
         if op.attributes & (attr::ADDRESS_32 | attr::ADDRESS_16) == 0 { address } else { cut_address(op, address) }
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! The run loop: boundaries between blocks, and what happens at them.
 
+use crate::blocks::Run;
 use crate::core_state::{Core, DR7_ENABLES, Fault, cr, vector};
 use crate::cpu::Cpu;
 use crate::exit::{Exit, GuestError};
@@ -36,7 +37,7 @@ impl Cpu {
                 return Exit::BudgetUsed;
             }
             let outcome = match self.blocks.find(&mut self.core) {
-                Ok(block) => self.execute(&block),
+                Ok(run) => self.execute(&run),
                 Err(trap) => self.trapped(trap, self.core.rip),
             };
             if let Outcome::Exit(exit) = outcome {
@@ -47,13 +48,19 @@ impl Cpu {
 
     /// Executes a block as far as the limit allows.
     #[inline(always)]
-    fn execute(&mut self, block: &crate::blocks::Block) -> Outcome {
+    fn execute(&mut self, run: &Run) -> Outcome {
         let core = &mut self.core;
-        let ops = self.blocks.ops(block);
+        let ops = self.blocks.ops(run);
+        let count = usize::from(run.count);
         let room = core.limit - core.instructions;
-        core.rip = block.end_ip;
+        if room < count as u64 {
+            return self.execute_part(run, room as usize);
+        }
+        core.rip = run.end_ip;
         core.count_base = core.instructions;
-        core.block_end = ops.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+        // A fused pair is one operation.
+        let dispatched = count - usize::from(run.fused);
+        core.block_end = dispatched;
         let user = self.coverage.is_some() && core.cpl() == 3;
         let mut position = 0;
         while position < core.block_end {
@@ -66,18 +73,43 @@ impl Cpu {
             }
             position += 1;
         }
+        if position < dispatched {
+            core.instructions += position as u64;
+            core.rip = ops[position - 1].next_ip;
+            return Outcome::Retired;
+        }
+        core.instructions += count as u64;
+        if let Some(coverage) = &mut self.coverage {
+            let last = &ops[ops.len() - 1];
+            if last.has(attr::EDGE) {
+                coverage.record(user, last.ip(), core.rip);
+            }
+        }
+        Outcome::Retired
+    }
+
+    /// Executes the first `room` instructions of a longer block, each on its own.
+    #[cold]
+    #[inline(never)]
+    fn execute_part(&mut self, run: &Run, room: usize) -> Outcome {
+        let core = &mut self.core;
+        let ops = self.blocks.ops(run);
+        // Skips the fused operation, which stands before the last two.
+        let plain = if run.fused { ops.len() - 3 } else { ops.len() };
+        core.count_base = core.instructions;
+        core.block_end = room;
+        let mut position = 0;
+        while position < core.block_end {
+            let op = &ops[if position < plain { position } else { position + 1 }];
+            core.rip = op.next_ip;
+            if let Err(trap) = (op.handler)(core, op) {
+                core.instructions += position as u64;
+                let ip = op.ip();
+                return self.trapped(trap, ip);
+            }
+            position += 1;
+        }
         core.instructions += position as u64;
-        let last = &ops[position - 1];
-        if position < ops.len() {
-            core.rip = last.next_ip;
-        } else if let Some(coverage) = &mut self.coverage
-            && last.has(attr::EDGE)
-        {
-            coverage.record(user, last.ip(), core.rip);
-        }
-        if !core.code_writes.is_empty() {
-            self.forget_written_code();
-        }
         Outcome::Retired
     }
 
@@ -116,6 +148,7 @@ impl Cpu {
     #[inline(never)]
     fn at_boundary(&mut self) -> Option<Exit> {
         loop {
+            self.forget_written_code();
             if self.core.forget_code {
                 self.core.forget_code = false;
                 self.blocks.forget_jumps();
@@ -205,7 +238,7 @@ impl Cpu {
                 return self.careful_exit(trap, shadow, pending);
             }
         };
-        let op = self.blocks.ops(&block)[0];
+        let op = self.blocks.first_op(&block);
         let retired_before = self.core.faults;
         let outcome = self.execute(&block);
         self.core.limit = limit;

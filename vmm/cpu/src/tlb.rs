@@ -85,10 +85,11 @@ impl Tlb {
         (address & PAGE_MASK) | self.tag
     }
 
+    /// Neighbouring pages never share a slot (their hashes differ by one or two), so that an entry found for the first byte
+    /// of an access and compared with the tag of its last byte matches only if both lie in its page.
     #[inline(always)]
     fn slot(&self, address: u64) -> usize {
-        let page = address >> 12;
-        let hash = page ^ (page >> 9) ^ (page >> 20) ^ ((self.tag & 7) << 5);
+        let hash = (address >> 12).wrapping_add(address >> 21).wrapping_add(self.tag << 5);
         hash as usize & self.mask
     }
 

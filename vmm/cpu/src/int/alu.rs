@@ -54,7 +54,7 @@ impl Core {
 
 macro_rules! binary {
     ($($name:ident $writes:literal |$core:ident, $a:ident, $b:ident| $body:expr;)*) => { $(
-        struct $name;
+        pub(crate) struct $name;
         impl Binary for $name {
             const WRITES: bool = $writes;
             #[inline(always)]

@@ -4,6 +4,7 @@
 use crate::core_state::{Core, vector};
 use crate::forms::{bits, handler_by_width};
 use crate::int::cond::{condition_of, with_condition};
+use crate::int::stack::RSP;
 use crate::op::{Handler, Op, Step, attr};
 use crate::state::seg;
 use crate::table::Entry;
@@ -80,7 +81,21 @@ fn call_mem<T: Width>(core: &mut Core, op: &Op) -> Step {
 }
 
 fn ret<T: Width>(core: &mut Core, op: &Op) -> Step {
-    let mut stack = core.stack(op.has(attr::LONG));
+    if op.has(attr::LONG) {
+        let pointer = core.gpr[usize::from(RSP)];
+        let target = core.read::<T>(pointer, seg::SS as u8)?.zx();
+        core.check_target(op, target)?;
+        core.gpr[usize::from(RSP)] = pointer.wrapping_add(T::BYTES).wrapping_add(op.imm);
+        core.rip = target;
+        return Ok(());
+    }
+    ret_segmented::<T>(core, op)
+}
+
+#[cold]
+#[inline(never)]
+fn ret_segmented<T: Width>(core: &mut Core, op: &Op) -> Step {
+    let mut stack = core.stack(false);
     let target = core.pop_from::<T>(&mut stack)?.zx();
     core.check_target(op, target)?;
     stack.pointer = stack.pointer.wrapping_add(op.imm);

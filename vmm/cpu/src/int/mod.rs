@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! The general-purpose (integer) instructions, one file a family.
 
-mod alu;
+pub(crate) mod alu;
 mod bcd;
 mod bits;
 pub(crate) mod branch;
 pub(crate) mod cond;
 mod flagops;
+pub(crate) mod fused;
 mod mov;
 mod muldiv;
 mod shift;

@@ -74,7 +74,19 @@ impl Core {
     /// Pushes one value.
     #[inline(always)]
     pub fn push<T: Width>(&mut self, op: &Op, value: T) -> Step {
-        let mut stack = self.stack(op.has(attr::LONG));
+        if !op.has(attr::LONG) {
+            return self.push_segmented(value);
+        }
+        let pointer = self.gpr[usize::from(RSP)].wrapping_sub(T::BYTES);
+        self.write(pointer, seg::SS as u8, value)?;
+        self.gpr[usize::from(RSP)] = pointer;
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_segmented<T: Width>(&mut self, value: T) -> Step {
+        let mut stack = self.stack(false);
         self.push_on(&mut stack, value)?;
         self.set_stack(stack);
         Ok(())
@@ -83,7 +95,19 @@ impl Core {
     /// Pops one value.
     #[inline(always)]
     pub fn pop<T: Width>(&mut self, op: &Op) -> Result<T, Trap> {
-        let mut stack = self.stack(op.has(attr::LONG));
+        if !op.has(attr::LONG) {
+            return self.pop_segmented();
+        }
+        let pointer = self.gpr[usize::from(RSP)];
+        let value = self.read(pointer, seg::SS as u8)?;
+        self.gpr[usize::from(RSP)] = pointer.wrapping_add(T::BYTES);
+        Ok(value)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn pop_segmented<T: Width>(&mut self) -> Result<T, Trap> {
+        let mut stack = self.stack(false);
         let value = self.pop_from(&mut stack)?;
         self.set_stack(stack);
         Ok(value)
