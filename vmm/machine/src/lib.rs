@@ -3,6 +3,7 @@
 
 pub mod board;
 pub mod boot;
+mod byte_string;
 pub mod chips;
 pub mod config;
 pub mod device;

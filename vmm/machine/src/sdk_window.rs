@@ -54,6 +54,7 @@ pub enum Body {
         /// Slot it came through.
         slot: u32,
         /// Its encoding; [`Message::record`] decodes it.
+        #[serde(with = "crate::byte_string")]
         bytes: Vec<u8>,
     },
     /// A record that breaks the protocol; nothing of it is used.

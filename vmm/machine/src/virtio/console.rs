@@ -33,6 +33,7 @@ pub struct Console {
 /// Saved state of the console.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConsoleState {
+    #[serde(with = "crate::byte_string")]
     output: Vec<u8>,
     input: VecDeque<u8>,
     /// Output bytes lost because nobody took them.

@@ -35,6 +35,7 @@ pub struct Frame {
     /// Frames that this device sent before it.
     pub sequence: u64,
     /// Ethernet frame without its checksum.
+    #[serde(with = "crate::byte_string")]
     pub bytes: Vec<u8>,
 }
 
@@ -45,7 +46,7 @@ pub struct NetCounters {
     pub transmitted: u64,
     /// Frames of an impossible length that the guest tried to send.
     pub transmit_malformed: u64,
-    /// Frames lost because too many waited for the barrier.
+    /// Frames lost because too many waited for the barrier, or because the link was down.
     pub transmit_overflow: u64,
     /// Frames given to the guest.
     pub received: u64,

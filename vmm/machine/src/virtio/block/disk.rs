@@ -39,6 +39,7 @@ pub struct CachedWrite {
     /// First sector.
     pub sector: u64,
     /// What was written; whole sectors but for a torn write.
+    #[serde(with = "crate::byte_string")]
     pub data: Vec<u8>,
 }
 

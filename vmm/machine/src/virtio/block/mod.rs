@@ -108,11 +108,22 @@ impl BlockConfig {
 /// What a request in flight does when it completes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Operation {
-    Read { sector: u64, bytes: u64 },
-    Write { sector: u64, data: Vec<u8> },
-    Flush { before: u64 },
+    Read {
+        sector: u64,
+        bytes: u64,
+    },
+    Write {
+        sector: u64,
+        #[serde(with = "crate::byte_string")]
+        data: Vec<u8>,
+    },
+    Flush {
+        before: u64,
+    },
     GetId,
-    Refuse { status: u8 },
+    Refuse {
+        status: u8,
+    },
 }
 
 /// A request that was taken and has not completed.
