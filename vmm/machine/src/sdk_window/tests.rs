@@ -275,3 +275,22 @@ fn saved_states_with_malformed_records_are_refused() {
     bytes[2] = 200;
     assert!(bench.device.restore(&state).is_err());
 }
+
+crate::testing::device_contract!(
+    the_window_keeps_the_contract,
+    || {
+        let mut bench = bench();
+        ask(&mut bench, 1, 5);
+        send(&bench, 1, event("waiting"));
+        ring(&mut bench, Doorbell::Drain(1));
+        send(&bench, 2, event("in the ring"));
+        bench
+    },
+    |bench: &mut Bench<SdkWindow>| {
+        for id in 2..9 {
+            ask(bench, id, 7);
+        }
+        ring(bench, Doorbell::Drain(2));
+        bench.read32(0);
+    }
+);

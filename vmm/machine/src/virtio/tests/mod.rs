@@ -3,6 +3,7 @@
 
 mod block;
 mod block_faults;
+mod contract;
 mod hostile;
 mod power_cut;
 mod simple;
