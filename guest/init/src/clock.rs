@@ -16,11 +16,9 @@ impl<'a> Follower<'a> {
     /// How often the step is looked at: an idle guest pays a few thousand instructions for it.
     pub const PERIOD_MS: i32 = 100;
 
-    /// Starts from the clock that the kernel read when it booted.
+    /// Starts from the clock that the kernel read a moment ago.
     pub fn new(window: &'a Window) -> Self {
-        let mut follower = Self { window, applied_ns: 0 };
-        follower.follow();
-        follower
+        Self { window, applied_ns: window.wall_step_ns() }
     }
 
     /// Applies what changed.

@@ -63,11 +63,14 @@ fn run(window: &mut Option<Window>) -> Result<workload::Ended, Failure> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     workload::check(&path)?;
     let children = workload::Children::watch()?;
+    let mut clock = window.as_ref().map(clock::Follower::new);
     if let Some(window) = window {
         window.ring(Doorbell::RestartPoint);
     }
     // A restarted VM goes on here, possibly at another wall-clock time.
-    let clock = window.as_ref().map(clock::Follower::new);
+    if let Some(clock) = &mut clock {
+        clock.follow();
+    }
     let ended = children.run(&path, &arguments, clock)?;
     if window.is_some()
         && let Err(error) = chaoscontrol_sdk::process_exit(ended.pid, ended.signalled, ended.code)

@@ -47,9 +47,12 @@ pub fn initialize(memory: &mut (impl WindowMemory + ?Sized)) {
     memory.write(HEADER_RING_BYTES, &RING_BYTES.to_le_bytes());
 }
 
-/// Says how far the wall clock has been stepped since the machine started; the guest's `chaos-init` follows.
-pub fn set_wall_step(memory: &mut (impl WindowMemory + ?Sized), step_ns: i64) {
-    memory.write(HEADER_WALL_STEP_NS, &step_ns.to_le_bytes());
+/// Adds a step of the wall clock to those before; the guest's `chaos-init` follows.
+pub fn step_wall_clock(memory: &mut (impl WindowMemory + ?Sized), change_ns: i64) {
+    let mut bytes = [0; 8];
+    memory.read(HEADER_WALL_STEP_NS, &mut bytes);
+    let total_ns = i64::from_le_bytes(bytes).wrapping_add(change_ns);
+    memory.write(HEADER_WALL_STEP_NS, &total_ns.to_le_bytes());
 }
 
 /// Reads every record that a slot's ring holds and hands each to `visit`, in order, then frees the room.

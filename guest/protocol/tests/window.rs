@@ -179,3 +179,12 @@ fn an_answer_stands_where_the_guest_looks() {
     assert_eq!(window.u32(base + SLOT_RANDOM_VALUE), 0x5678_9abc);
     assert_eq!(window.u32(base + SLOT_RANDOM_VALUE + 4), 0x1234);
 }
+
+#[test]
+fn steps_of_the_wall_clock_add_up() {
+    let mut window = Window::new();
+    host::step_wall_clock(window.0.as_mut_slice(), 5);
+    host::step_wall_clock(window.0.as_mut_slice(), -7);
+    assert_eq!(window.u32(HEADER_WALL_STEP_NS), -2i32 as u32);
+    assert_eq!(window.u32(HEADER_WALL_STEP_NS + 4), u32::MAX);
+}

@@ -238,10 +238,13 @@ impl Machine {
         self.board.rtc.wall_ns(self.now())
     }
 
-    /// Sets the wall clock (RTC) as a step; guest time and TSC go on.
+    /// Sets the wall clock as a step: the RTC, and the word that the guest's init follows. Guest time and TSC go on.
     pub fn set_wall_clock_ns(&mut self, wall_ns: u64) {
         let now = self.now();
+        let change_ns = wall_ns.wrapping_sub(self.board.rtc.wall_ns(now)).cast_signed();
         self.board.rtc.set_wall_ns(wall_ns, now);
+        SdkWindow::step_wall_clock(&self.memory, change_ns);
+        self.publish_writes();
     }
 
     /// Restarts every random stream the guest can draw from (entropy device, SDK) from `seed`.

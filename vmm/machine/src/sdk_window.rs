@@ -178,6 +178,11 @@ impl SdkWindow {
         host::initialize(&mut Window(memory));
     }
 
+    /// Tells the guest's init that the wall clock was stepped.
+    pub fn step_wall_clock(memory: &GuestMemory, change_ns: i64) {
+        host::step_wall_clock(&mut Window(memory), change_ns);
+    }
+
     /// Starts both random streams over under another root seed.
     pub fn reseed(&mut self, root: &[u8; 32]) {
         self.state.random.reseed(root);
