@@ -24,8 +24,14 @@ pub(crate) struct Run {
     first: u32,
     /// Instructions.
     pub count: u16,
-    /// An operation that does the work of the last two stands before them.
-    pub fused: bool,
+    /// Operations that do their work: one less if the last two are fused. The fused operation stands before the two.
+    pub dispatched: u16,
+}
+
+impl Run {
+    fn fused(&self) -> bool {
+        self.count != self.dispatched
+    }
 }
 
 /// A run of operations without a control transfer except at its end.
@@ -48,7 +54,7 @@ struct Jump {
     run: Run,
 }
 
-const NO_JUMP: Jump = Jump { ip: DEAD, tag: 0, run: Run { end_ip: 0, first: 0, count: 0, fused: false } };
+const NO_JUMP: Jump = Jump { ip: DEAD, tag: 0, run: Run { end_ip: 0, first: 0, count: 0, dispatched: 0 } };
 
 /// Where the next instruction is.
 struct Fetch {
@@ -91,29 +97,40 @@ impl Blocks {
         (hash >> 40) as usize & (BUCKETS - 1)
     }
 
-    /// The block at `core.rip`, decoded if need be. `Err` means the fetch faults (or the code is outside RAM).
+    /// The block at `core.rip`, if it was found there lately.
     #[inline(always)]
-    pub fn find(&mut self, core: &mut Core) -> Result<Run, Trap> {
-        let jump = &self.jumps[Self::jump_slot(core.rip)];
-        if jump.ip == core.rip && jump.tag == core.tlb.code_tag() { Ok(jump.run) } else { self.find_slow(core) }
+    pub fn cached(&self, core: &Core) -> Option<&Run> {
+        let slot = Self::jump_slot(core.rip);
+        // SAFETY: `jump_slot` is below the fixed number of entries.
+        let jump = unsafe { self.jumps.get_unchecked(slot) };
+        (jump.ip == core.rip && jump.tag == core.tlb.code_tag()).then_some(&jump.run)
     }
 
-    /// The operations of a block; with a fused pair there is one more of them than there are instructions.
+    /// The operations that the whole block dispatches.
     #[inline(always)]
-    pub fn ops(&self, run: &Run) -> &[Op] {
+    pub fn dispatched(&self, run: &Run) -> &[Op] {
         let first = run.first as usize;
-        &self.ops[first..first + usize::from(run.count) + usize::from(run.fused)]
+        // SAFETY: a run names operations that were pushed before it was made, and `clear` forgets all runs with them.
+        unsafe { self.ops.get_unchecked(first..first + usize::from(run.dispatched)) }
     }
 
-    /// The first instruction's own operation.
-    pub fn first_op(&self, run: &Run) -> Op {
-        let fused_first = run.fused && run.count == 2;
-        self.ops[run.first as usize + usize::from(fused_first)]
+    /// The operation of one instruction of a block, by its position.
+    pub fn op(&self, run: &Run, position: usize) -> &Op {
+        let after_fused = run.fused() && position + 2 >= usize::from(run.count);
+        &self.ops[run.first as usize + position + usize::from(after_fused)]
+    }
+
+    /// The block at `core.rip`, decoded if need be. `Err` means the fetch faults (or the code is outside RAM).
+    pub fn find(&mut self, core: &mut Core) -> Result<Run, Trap> {
+        match self.cached(core) {
+            Some(run) => Ok(*run),
+            None => self.find_slow(core),
+        }
     }
 
     #[cold]
     #[inline(never)]
-    fn find_slow(&mut self, core: &mut Core) -> Result<Run, Trap> {
+    pub fn find_slow(&mut self, core: &mut Core) -> Result<Run, Trap> {
         let fetch = fetch(core)?;
         let long = core.in_long_code();
         let id = match self.lookup(core.rip, fetch.physical, long) {
@@ -181,7 +198,7 @@ impl Blocks {
             end_ip: core.rip.wrapping_add(offset as u64),
             first: first as u32,
             count,
-            fused: self.fuse_last_two(first),
+            dispatched: count - u16::from(self.fuse_last_two(first)),
         };
         let block = Block { ip: core.rip, run, physical: fetch.physical, second_page, long, next_in_bucket: NO_BLOCK };
         let in_page = (PAGE_BYTES - (fetch.physical & OFFSET_MASK)).min(offset as u64);

@@ -117,9 +117,7 @@ pub(crate) struct Core {
     pub rip: u64,
     /// RFLAGS without the status flags.
     pub system_flags: u64,
-    /// Count at the start of the current block minus the position execution started from.
-    pub count_base: u64,
-    /// Counted events since reset, up to the last block boundary.
+    /// Counted events since reset, up to the start of the current block.
     pub instructions: u64,
     /// The count at which `run` must stop.
     pub limit: u64,
@@ -178,7 +176,6 @@ impl Core {
             boundary_exit: None,
             rip: 0,
             system_flags: bit::FIXED,
-            count_base: 0,
             instructions: 0,
             limit: 0,
             pending_fault: Fault::default(),
@@ -296,7 +293,7 @@ impl Core {
 
     /// The count before the operation that is executing.
     pub fn count_at(&self, op: &Op) -> u64 {
-        self.count_base.wrapping_add(u64::from(op.position))
+        self.instructions + u64::from(op.position)
     }
 
     /// Raises an exception without an error code.

@@ -33,12 +33,26 @@ impl Cpu {
             {
                 return exit;
             }
-            if self.core.instructions >= self.core.limit {
+            let room = self.core.limit - self.core.instructions;
+            if room == 0 {
                 return Exit::BudgetUsed;
             }
-            let outcome = match self.blocks.find(&mut self.core) {
-                Ok(run) => self.execute(&run),
-                Err(trap) => self.trapped(trap, self.core.rip),
+            let run = match self.blocks.cached(&self.core) {
+                Some(run) => *run,
+                None => match self.blocks.find_slow(&mut self.core) {
+                    Ok(run) => run,
+                    Err(trap) => {
+                        if let Outcome::Exit(exit) = self.trapped(trap, self.core.rip) {
+                            return exit;
+                        }
+                        continue;
+                    }
+                },
+            };
+            let outcome = if u64::from(run.count) > room || self.coverage.is_some() {
+                self.execute_observed(&run, room)
+            } else {
+                self.execute(&run)
             };
             if let Outcome::Exit(exit) = outcome {
                 return exit;
@@ -46,25 +60,16 @@ impl Cpu {
         }
     }
 
-    /// Executes a block as far as the limit allows.
+    /// Executes a block, all of it if nothing stops it.
     #[inline(always)]
     fn execute(&mut self, run: &Run) -> Outcome {
         let core = &mut self.core;
-        let ops = self.blocks.ops(run);
-        let count = usize::from(run.count);
-        let room = core.limit - core.instructions;
-        if room < count as u64 {
-            return self.execute_part(run, room as usize);
-        }
+        let ops = self.blocks.dispatched(run);
         core.rip = run.end_ip;
-        core.count_base = core.instructions;
-        // A fused pair is one operation.
-        let dispatched = count - usize::from(run.fused);
-        core.block_end = dispatched;
-        let user = self.coverage.is_some() && core.cpl() == 3;
+        core.block_end = ops.len();
         let mut position = 0;
         while position < core.block_end {
-            // SAFETY: `block_end` starts at no more than the length of `ops` and is only ever set to zero afterwards.
+            // SAFETY: `block_end` starts as the length of `ops` and is only ever set to zero afterwards.
             let op = unsafe { ops.get_unchecked(position) };
             if let Err(trap) = (op.handler)(core, op) {
                 core.instructions += position as u64;
@@ -73,34 +78,43 @@ impl Cpu {
             }
             position += 1;
         }
-        if position < dispatched {
+        if position == ops.len() {
+            core.instructions += u64::from(run.count);
+        } else {
             core.instructions += position as u64;
-            core.rip = ops[position - 1].next_ip;
-            return Outcome::Retired;
-        }
-        core.instructions += count as u64;
-        if let Some(coverage) = &mut self.coverage {
-            let last = &ops[ops.len() - 1];
-            if last.has(attr::EDGE) {
-                coverage.record(user, last.ip(), core.rip);
-            }
+            core.rip = self.blocks.op(run, position - 1).next_ip;
         }
         Outcome::Retired
     }
 
-    /// Executes the first `room` instructions of a longer block, each on its own.
-    #[cold]
+    /// Executes a block that does not fit the limit, or whose edges are recorded.
     #[inline(never)]
+    fn execute_observed(&mut self, run: &Run, room: u64) -> Outcome {
+        if u64::from(run.count) > room {
+            return self.execute_part(run, room as usize);
+        }
+        let user = self.core.cpl() == 3;
+        let delivered = self.core.faults;
+        let before = self.core.instructions;
+        let outcome = self.execute(run);
+        let last = self.blocks.op(run, usize::from(run.count) - 1);
+        let retired = self.core.instructions - before == u64::from(run.count) && self.core.faults == delivered;
+        if let Some(coverage) = &mut self.coverage
+            && last.has(attr::EDGE)
+            && retired
+        {
+            coverage.record(user, last.ip(), self.core.rip);
+        }
+        outcome
+    }
+
+    /// Executes the first `room` instructions of a longer block, each on its own.
     fn execute_part(&mut self, run: &Run, room: usize) -> Outcome {
         let core = &mut self.core;
-        let ops = self.blocks.ops(run);
-        // Skips the fused operation, which stands before the last two.
-        let plain = if run.fused { ops.len() - 3 } else { ops.len() };
-        core.count_base = core.instructions;
         core.block_end = room;
         let mut position = 0;
         while position < core.block_end {
-            let op = &ops[if position < plain { position } else { position + 1 }];
+            let op = self.blocks.op(run, position);
             core.rip = op.next_ip;
             if let Err(trap) = (op.handler)(core, op) {
                 core.instructions += position as u64;
@@ -238,9 +252,9 @@ impl Cpu {
                 return self.careful_exit(trap, shadow, pending);
             }
         };
-        let op = self.blocks.first_op(&block);
+        let op = *self.blocks.op(&block, 0);
         let retired_before = self.core.faults;
-        let outcome = self.execute(&block);
+        let outcome = self.execute_observed(&block, 1);
         self.core.limit = limit;
         match outcome {
             Outcome::Exit(exit) => {
