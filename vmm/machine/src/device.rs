@@ -60,8 +60,6 @@ pub enum Request {
     Reset,
     /// The guest entered ACPI S5.
     PowerOff,
-    /// The guest announced a panic.
-    Panic,
 }
 
 /// What a device may use during one call.

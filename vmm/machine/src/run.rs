@@ -197,10 +197,6 @@ impl Machine {
             Some(Request::Doorbell { slot }) => Stop::Doorbell { slot },
             Some(Request::RestartPoint) => Stop::RestartPoint,
             Some(Request::PowerOff) => self.end(Stop::PowerOff),
-            Some(Request::Panic) => {
-                let hint = self.board.serial.capture().panic_line.clone();
-                self.end(Stop::Panic { hint })
-            }
             Some(Request::Reset) => {
                 // A panicking kernel resets at once under our command line; its console says why.
                 let stop = match self.board.serial.capture().panic_line.clone() {
