@@ -6,7 +6,7 @@ use std::sync::Arc;
 use chaoscontrol_fault::ScheduleError;
 use chaoscontrol_machine::engine::CoverageFilter;
 use chaoscontrol_machine::pages::PageMap;
-use chaoscontrol_machine::{DiskConfig, MachineError, NetConfig, VmConfig};
+use chaoscontrol_machine::{DiskConfig, Firmware, MachineError, NetConfig, VmConfig};
 use chaoscontrol_sim::{ConfigError, NetworkConfig, SimConfig, Stream, mac_of};
 
 /// A disk that every VM gets its own copy of.
@@ -35,6 +35,8 @@ pub struct ClusterConfig {
     pub append_vm: Vec<String>,
     /// RAM of each VM.
     pub memory_bytes: u64,
+    /// What the guests are told about their platform.
+    pub firmware: Firmware,
     /// Disks of each VM.
     pub disks: Vec<DiskSpec>,
     /// Seeds every random stream up to the first branch.
@@ -68,6 +70,7 @@ impl ClusterConfig {
             append: String::new(),
             append_vm: Vec::new(),
             memory_bytes: 64 << 20,
+            firmware: Firmware::Acpi,
             disks: Vec::new(),
             seed: 0,
             network: NetworkConfig::default(),
@@ -108,6 +111,7 @@ impl ClusterConfig {
             boot_seed: seed("boot seed"),
             rng_seed: seed("entropy device"),
             ns_per_instruction: self.ns_per_instruction,
+            firmware: self.firmware,
             disks: self.disks.iter().map(disk).collect(),
             net: Some(NetConfig { mac: mac_of(vm) }),
             wall_clock_start_ns: self.wall_clock_start_ns,
