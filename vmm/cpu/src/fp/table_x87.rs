@@ -9,6 +9,7 @@ use super::ops::x87_control::{
     ffree, fldcw, fldenv, fnclex, fninit, fnop, fnsave, fnstcw, fnstenv, fnstsw, fnstsw_ax, frstor, fwait, move_top,
     nothing,
 };
+use super::ops::x87_transcendental::{f2xm1, fcos, fpatan, fptan, fsin, fsincos, fyl2x, fyl2xp1};
 use super::ops::x87_unary::{fabs, fchs, fld_constant, fprem, frndint, fscale, fsqrt, fxam, fxtract};
 use crate::op::Handler;
 use iced_x86::Code;
@@ -164,6 +165,14 @@ fn functions(code: Code) -> Option<Handler> {
         Code::Fldlg2 => fld_constant::<4>,
         Code::Fldln2 => fld_constant::<5>,
         Code::Fldz => fld_constant::<6>,
+        Code::F2xm1 => f2xm1,
+        Code::Fyl2x => fyl2x,
+        Code::Fptan => fptan,
+        Code::Fpatan => fpatan,
+        Code::Fyl2xp1 => fyl2xp1,
+        Code::Fsincos => fsincos,
+        Code::Fsin => fsin,
+        Code::Fcos => fcos,
         _ => return None,
     })
 }

@@ -18,6 +18,7 @@ pub mod packed;
 pub mod scalar_moves;
 pub mod x87;
 pub mod x87_control;
+pub mod x87_transcendental;
 pub mod x87_unary;
 
 /// An XMM register.

@@ -9,6 +9,7 @@ pub mod approx;
 pub mod arith;
 pub mod sse;
 pub mod sse_convert;
+pub mod wide;
 
 /// Exception flags: bits 5..0 of MXCSR and of the x87 status word; the mask bits of both control words are in the same order.
 pub mod flag {

@@ -8,8 +8,10 @@
 
 pub mod arith;
 pub mod f80;
+pub mod functions;
 pub mod memory;
 pub mod stack;
+pub mod transcendental;
 
 /// Bits of the status word, as `u16`.
 pub mod flag {
