@@ -15,7 +15,14 @@ use iced_x86::Code;
 
 /// The handler of a code of this family.
 pub fn lookup(code: Code) -> Option<Handler> {
-    vectors(code).or_else(|| scalars(code)).or_else(|| state(code))
+    vectors(code).or_else(|| scalars(code)).or_else(|| state(code)).or_else(|| fence_alias(code))
+}
+
+/// The fences' other encodings, with a register number that means nothing.
+fn fence_alias(code: Code) -> Option<Handler> {
+    use iced_x86::Mnemonic::{Lfence, Mfence, Sfence};
+    let alias = !matches!(code, Code::Lfence | Code::Mfence | Code::Sfence);
+    (alias && matches!(code.mnemonic(), Lfence | Mfence | Sfence)).then_some(control::fence)
 }
 
 /// Whole registers and halves.
@@ -111,7 +118,7 @@ fn scalars(code: Code) -> Option<Handler> {
     })
 }
 
-/// MXCSR, EMMS, fences, masked stores, FXSAVE.
+/// MXCSR, EMMS, masked stores, FXSAVE.
 fn state(code: Code) -> Option<Handler> {
     Some(match code {
         Code::Ldmxcsr_m32 => control::ldmxcsr,
@@ -123,30 +130,6 @@ fn state(code: Code) -> Option<Handler> {
         Code::Fxsave64_m512byte => fxsave::fxsave::<true>,
         Code::Fxrstor_m512byte => fxsave::fxrstor::<false>,
         Code::Fxrstor64_m512byte => fxsave::fxrstor::<true>,
-        Code::Lfence
-        | Code::Lfence_E9
-        | Code::Lfence_EA
-        | Code::Lfence_EB
-        | Code::Lfence_EC
-        | Code::Lfence_ED
-        | Code::Lfence_EE
-        | Code::Lfence_EF
-        | Code::Mfence
-        | Code::Mfence_F1
-        | Code::Mfence_F2
-        | Code::Mfence_F3
-        | Code::Mfence_F4
-        | Code::Mfence_F5
-        | Code::Mfence_F6
-        | Code::Mfence_F7
-        | Code::Sfence
-        | Code::Sfence_F9
-        | Code::Sfence_FA
-        | Code::Sfence_FB
-        | Code::Sfence_FC
-        | Code::Sfence_FD
-        | Code::Sfence_FE
-        | Code::Sfence_FF => control::fence,
         _ => return None,
     })
 }

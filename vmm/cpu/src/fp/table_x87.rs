@@ -3,7 +3,8 @@
 
 use super::ops::x87::{
     Double, Dword, Single, Word, fbld, fbstp, fcmov, fcom, fcomi, fcompp, fild, fist, fld_double, fld_extended,
-    fld_register, fld_single, fst_double, fst_register, fst_single, fstp_extended, ftst, fxch, registers, with_memory,
+    fld_register, fld_single, fst_double, fst_register, fst_single, fstp_extended, fstpnce, ftst, fxch, registers,
+    with_memory,
 };
 use super::ops::x87_control::{
     ffree, fldcw, fldenv, fnclex, fninit, fnop, fnsave, fnstcw, fnstenv, fnstsw, fnstsw_ax, frstor, fwait, move_top,
@@ -124,8 +125,8 @@ fn moves(code: Code) -> Option<Handler> {
         Code::Fstp_m64fp => fst_double::<true>,
         Code::Fstp_m80fp => fstp_extended,
         Code::Fst_sti => fst_register::<false>,
+        Code::Fstpnce_sti => fstpnce,
         Code::Fstp_sti => fst_register::<true>,
-        Code::Fstpnce_sti => fst_register::<true>,
         Code::Fstp_sti_DFD0 => fst_register::<true>,
         Code::Fstp_sti_DFD8 => fst_register::<true>,
         Code::Fxch_st0_sti => fxch,

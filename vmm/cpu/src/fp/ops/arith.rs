@@ -223,8 +223,9 @@ pub fn roundsd(core: &mut Core, op: &Op) -> Step {
     Ok(())
 }
 
-/// DPPS, DPPD: products of the lanes named in `imm[7:4]`, summed in pairs, to the lanes named in `imm[3:0]`. The steps are those
-/// of separate multiplications and additions; an unmasked exception of any step ends the instruction there.
+/// DPPS, DPPD: products of the lanes named in `imm[7:4]`, summed, to the lanes named in `imm[3:0]`. The steps are those of separate
+/// instructions: a multiplication, then additions of the register to itself with neighbours (and halves) exchanged, so each
+/// lane prefers its own NaN. An unmasked exception of a step ends the instruction there.
 pub fn dot_product<F: LaneOf>(core: &mut Core, op: &Op) -> Step {
     core.check_sse()?;
     let b = source128(core, op)?.to_le_bytes();
@@ -240,17 +241,18 @@ pub fn dot_product<F: LaneOf>(core: &mut Core, op: &Op) -> Step {
         }
     }
     record(core, flags)?;
-    let mut count = lanes::<F>();
-    while count > 1 {
+    let mut distance = 1;
+    while distance < lanes::<F>() {
         let mut flags = 0;
-        for i in 0..count / 2 {
-            let (sum, raised) = sse::add::<F>(terms[2 * i], terms[2 * i + 1], env);
+        let before = terms;
+        for i in 0..lanes::<F>() {
+            let (sum, raised) = sse::add::<F>(before[i], before[i ^ distance], env);
             (terms[i], flags) = (sum, flags | raised);
         }
         record(core, flags)?;
-        count /= 2;
+        distance *= 2;
     }
-    let (result, _) = each_lane::<F>(|i| (if imm >> i & 1 != 0 { terms[0] } else { 0 }, 0));
+    let (result, _) = each_lane::<F>(|i| (if imm >> i & 1 != 0 { terms[i] } else { 0 }, 0));
     *xmm_mut(core, op.dst) = result;
     Ok(())
 }

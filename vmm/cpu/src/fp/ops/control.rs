@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! MXCSR, EMMS, fences and byte-masked stores.
+//! MXCSR, EMMS and byte-masked stores.
 
 use super::{enter_mmx, mm, xmm};
 use crate::core_state::Core;

@@ -148,31 +148,30 @@ pub fn cvtpd2dq<const TRUNCATE: bool>(core: &mut Core, op: &Op) -> Step {
     finish(core, op, lanes(source, |x: u64| narrow(to_integer::<F64>(x, 32, rounding::<TRUNCATE>(env), env))))
 }
 
-/// The MMX register or memory operand of CVTPI2Px.
+/// The MMX register or memory operand of CVTPI2Px. The memory form has nothing to do with the x87 state.
 fn packed_integers(core: &mut Core, op: &Op) -> Result<u128, Trap> {
-    Ok(u128::from(if op.has(attr::MEMORY) { core.load::<u64>(op)? } else { mm(core, op.src) }))
+    if op.has(attr::MEMORY) {
+        return Ok(u128::from(core.load::<u64>(op)?));
+    }
+    core.check_x87_pending()?;
+    enter_mmx(core);
+    Ok(u128::from(mm(core, op.src)))
 }
 
-/// CVTPI2PS xmm, mm/m64: the upper half stays. The memory form enters MMX mode, too.
+/// CVTPI2PS xmm, mm/m64: the upper half stays.
 pub fn cvtpi2ps(core: &mut Core, op: &Op) -> Step {
     core.check_sse()?;
-    core.check_x87_pending()?;
     let source = packed_integers(core, op)?;
     let env = Env(core.mxcsr);
     let (result, flags) = lanes(source, |x: i32| single(from_integer::<F32>(i64::from(x), env)));
     record(core, flags)?;
-    enter_mmx(core);
     set_low::<F64>(core, op.dst, result as u64);
     Ok(())
 }
 
-/// CVTPI2PD xmm, mm/m64: exact. The memory form has nothing to do with the x87 state.
+/// CVTPI2PD xmm, mm/m64: exact.
 pub fn cvtpi2pd(core: &mut Core, op: &Op) -> Step {
     core.check_sse()?;
-    if !op.has(attr::MEMORY) {
-        core.check_x87_pending()?;
-        enter_mmx(core);
-    }
     let source = packed_integers(core, op)?;
     let env = Env(core.mxcsr);
     finish(core, op, lanes(source, |x: i32| from_integer::<F64>(i64::from(x), env)))
@@ -198,8 +197,8 @@ pub fn cvtpd2pi<const TRUNCATE: bool>(core: &mut Core, op: &Op) -> Step {
 }
 
 fn finish_mmx(core: &mut Core, op: &Op, (result, flags): (u128, u32)) -> Step {
-    record(core, flags)?;
     enter_mmx(core);
+    record(core, flags)?;
     set_mm(core, op.dst, result as u64);
     Ok(())
 }

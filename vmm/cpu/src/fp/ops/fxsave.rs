@@ -35,6 +35,15 @@ fn area(core: &mut Core, op: &Op, write: bool) -> Result<u64, Trap> {
     Ok(address)
 }
 
+/// Reserved MXCSR bits raise #GP(0) before a page fault elsewhere in the area does.
+fn reject_reserved(core: &mut Core, op: &Op, address: u64) -> Step {
+    let at = address.wrapping_add(24);
+    if core.cr4 & cr::CR4_OSFXSR == 0 || core.probe(at, 4, Kind::Read, op.segment).is_err() {
+        return Ok(());
+    }
+    if core.read::<u32>(at, op.segment)? & !MXCSR_MASK != 0 { Err(core.gp0()) } else { Ok(()) }
+}
+
 /// The last used byte offset: depends on what is saved.
 fn used(core: &Core, op: &Op) -> usize {
     if core.cr4 & cr::CR4_OSFXSR != 0 { XMM_OFFSET + 16 * xmm_registers(op) } else { XMM_OFFSET }
@@ -43,6 +52,8 @@ fn used(core: &Core, op: &Op) -> usize {
 /// FXSAVE; `WIDE` is the REX.W form.
 pub fn fxsave<const WIDE: bool>(core: &mut Core, op: &Op) -> Step {
     let address = area(core, op, true)?;
+    // Processors look at the end first.
+    core.probe(address.wrapping_add(BYTES - 1), 1, Kind::Write, op.segment)?;
     core.probe(address, BYTES, Kind::Write, op.segment)?;
     let image = image::<WIDE>(core);
     let with_sse = core.cr4 & cr::CR4_OSFXSR != 0;
@@ -87,6 +98,9 @@ fn image<const WIDE: bool>(core: &Core) -> [u8; 416] {
 /// FXRSTOR; MXCSR bits that do not exist raise #GP(0) before anything changes.
 pub fn fxrstor<const WIDE: bool>(core: &mut Core, op: &Op) -> Step {
     let address = area(core, op, false)?;
+    reject_reserved(core, op, address)?;
+    let last = address.wrapping_add(BYTES - 1);
+    core.probe(last, 1, Kind::Read, op.segment)?;
     core.probe(address, BYTES, Kind::Read, op.segment)?;
     let mut image = [0; 416];
     let used = used(core, op);
@@ -98,9 +112,6 @@ pub fn fxrstor<const WIDE: bool>(core: &mut Core, op: &Op) -> Step {
     let u32_at = |offset: usize| u32::from(u16_at(offset)) | u32::from(u16_at(offset + 2)) << 16;
     let u64_at = |offset: usize| u64::from(u32_at(offset)) | u64::from(u32_at(offset + 4)) << 32;
     if core.cr4 & cr::CR4_OSFXSR != 0 {
-        if u32_at(24) & !MXCSR_MASK != 0 {
-            return Err(core.gp0());
-        }
         core.mxcsr = u32_at(24);
         for i in 0..xmm_registers(op) {
             let low = XMM_OFFSET + 16 * i;

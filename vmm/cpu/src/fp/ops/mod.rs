@@ -51,7 +51,7 @@ pub fn set_mm(core: &mut Core, register: u8, value: u64) {
 #[inline(always)]
 pub fn enter_mmx(core: &mut Core) {
     core.x87.tag = 0;
-    core.x87.status &= !0x3800;
+    core.x87.set_top(0);
 }
 
 /// Operand 1: an XMM register or an aligned 16-byte location.

@@ -148,13 +148,14 @@ pub fn mmx_load(core: &mut Core, op: &Op) -> Step {
 pub fn mmx_store(core: &mut Core, op: &Op) -> Step {
     core.check_mmx()?;
     let value = mm(core, op.src);
+    // Processors clear TOP before a store that may fault.
+    core.x87.set_top(0);
     if op.has(attr::MEMORY) {
         core.store::<u64>(op, value)?;
-        enter_mmx(core);
     } else {
-        enter_mmx(core);
         set_mm(core, op.dst, value);
     }
+    enter_mmx(core);
     Ok(())
 }
 

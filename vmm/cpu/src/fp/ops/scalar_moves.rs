@@ -81,6 +81,8 @@ pub fn mm_from_rm<T: Width>(core: &mut Core, op: &Op) -> Step {
 pub fn rm_from_mm<T: Width>(core: &mut Core, op: &Op) -> Step {
     core.check_mmx()?;
     let value = T::cut(mm(core, op.src));
+    // Processors clear TOP before a store that may fault.
+    core.x87.set_top(0);
     store_rm(core, op, value)?;
     enter_mmx(core);
     Ok(())

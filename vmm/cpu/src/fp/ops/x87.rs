@@ -115,8 +115,9 @@ fn compare(core: &mut Core, source: Option<u8>, b: F80, quiet_invalid: bool, den
     } else {
         memory::compare(x87.st(0), b, quiet_invalid, denormal)
     };
-    if x87.raise(outcome.flags) {
-        x87.set_codes(outcome.value);
+    let permitted = x87.raise(outcome.flags);
+    x87.set_codes(outcome.value);
+    if permitted {
         for _ in 0..pops {
             x87.pop();
         }
@@ -150,18 +151,17 @@ pub fn ftst(core: &mut Core, op: &Op) -> Step {
 pub fn fcomi<const QUIET_INVALID: bool, const POP: bool>(core: &mut Core, op: &Op) -> Step {
     begin(core, op)?;
     let x87 = &mut core.x87;
-    let outcome = if x87.empty(0) || x87.empty(op.src) {
-        Outcome { value: UNORDERED, flags: UNDERFLOW }
+    let (codes, permitted) = if x87.empty(0) || x87.empty(op.src) {
+        (UNORDERED, x87.raise(UNDERFLOW))
     } else {
-        memory::compare(x87.st(0), x87.st(op.src), QUIET_INVALID, false)
+        let outcome = memory::compare(x87.st(0), x87.st(op.src), QUIET_INVALID, false);
+        (outcome.value, x87.raise_only(outcome.flags))
     };
-    if x87.raise(outcome.flags) {
-        if POP {
-            x87.pop();
-        }
-        let flag = |code: u16, bit: u64| if outcome.value & code != 0 { bit } else { 0 };
-        core.flags = LazyFlags::from_bits(flag(C0, bit::CF) | flag(C2, bit::PF) | flag(C3, bit::ZF));
+    if permitted && POP {
+        x87.pop();
     }
+    let flag = |code: u16, bit: u64| if codes & code != 0 { bit } else { 0 };
+    core.flags = LazyFlags::from_bits(flag(C0, bit::CF) | flag(C2, bit::PF) | flag(C3, bit::ZF));
     Ok(())
 }
 
@@ -194,7 +194,7 @@ fn load_ten(core: &mut Core, op: &Op) -> Result<(u64, u16), Trap> {
 
 fn store_ten(core: &mut Core, op: &Op, low: u64, high: u16) -> Step {
     let address = core.linear(op, 10, true)?;
-    core.probe(address, 10, Kind::Write, op.segment)?;
+    // The significand is stored first, also when the rest faults.
     core.write::<u64>(address, op.segment, low)?;
     core.write::<u16>(address.wrapping_add(8), op.segment, high)
 }
@@ -230,11 +230,13 @@ pub fn fild<T: Width>(core: &mut Core, op: &Op) -> Step {
 pub fn fld_register(core: &mut Core, op: &Op) -> Step {
     begin(core, op)?;
     let x87 = &mut core.x87;
-    let outcome = match x87.empty(op.dst) {
-        true => Outcome { value: F80::DEFAULT_NAN, flags: UNDERFLOW },
-        false => Outcome::exact(x87.st(op.dst)),
-    };
-    x87.push(outcome);
+    if x87.empty(op.dst) {
+        if x87.raise(UNDERFLOW) {
+            x87.push_over(F80::DEFAULT_NAN);
+        }
+    } else {
+        x87.push(Outcome::exact(x87.st(op.dst)));
+    }
     Ok(())
 }
 
@@ -318,6 +320,20 @@ pub fn fst_register<const POP: bool>(core: &mut Core, op: &Op) -> Step {
     Ok(())
 }
 
+/// FSTPNCE: FSTP ST(i) without a stack fault; what is copied may be empty.
+pub fn fstpnce(core: &mut Core, op: &Op) -> Step {
+    begin(core, op)?;
+    let x87 = &mut core.x87;
+    x87.raise(0);
+    let (value, empty) = (x87.st(0), x87.empty(0));
+    x87.set_st(op.dst, value);
+    if empty {
+        x87.free(op.dst);
+    }
+    x87.pop();
+    Ok(())
+}
+
 /// FXCH: an empty register counts as the default NaN once the stack fault is masked.
 pub fn fxch(core: &mut Core, op: &Op) -> Step {
     begin(core, op)?;
@@ -346,12 +362,9 @@ pub fn fcmov<const CONDITION: u8, const NOT: bool>(core: &mut Core, op: &Op) -> 
         if x87.raise(UNDERFLOW) {
             x87.set_st(0, F80::DEFAULT_NAN);
         }
-    } else {
-        x87.raise(0);
-        if holds != NOT {
-            let value = x87.st(op.src);
-            x87.set_st(0, value);
-        }
+    } else if holds != NOT {
+        let value = x87.st(op.src);
+        x87.set_st(0, value);
     }
     Ok(())
 }

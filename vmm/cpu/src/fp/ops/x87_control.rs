@@ -73,9 +73,10 @@ pub fn fnstsw_ax(core: &mut Core, _op: &Op) -> Step {
 /// FFREE, and FFREEP where `POP`.
 pub fn ffree<const POP: bool>(core: &mut Core, op: &Op) -> Step {
     begin(core, op)?;
+    core.x87.raise(0);
     core.x87.free(op.dst);
     if POP {
-        core.x87.set_top(core.x87.top() + 1);
+        core.x87.pop();
     }
     Ok(())
 }

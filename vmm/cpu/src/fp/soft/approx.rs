@@ -6,7 +6,7 @@
 //! reciprocal root takes s for an even exponent and 2 s for an odd one and is `floor(sqrt(2^41 / s))` with 14 fraction bits
 //! below one. So powers of two (of four) have exact results, and the error stays below 2^-12.
 //!
-//! Denormal operands count as zeros of their sign, denormal results become zeros, NaNs become quiet, and no exception is
+//! Denormal operands count as zeros of their sign, reciprocals of numbers from 2^126 on become zeros, NaNs become quiet, and no exception is
 //! raised (AMD64 APM vol. 4; Intel SDM vol. 2, RCPPS).
 
 const SIGN: u32 = 1 << 31;
@@ -40,6 +40,9 @@ pub fn reciprocal(a: u32) -> u32 {
         _ if magnitude < 1 << 23 => sign | INFINITY,
         _ => {
             let (exponent, s) = parts(magnitude);
+            if exponent >= 126 {
+                return sign;
+            }
             // 1 / (s * 2^(exponent - 13)) is (2^27 / s) * 2^(-exponent - 14).
             sign | assemble(((1 << 28) + s) / (2 * s), -exponent - 14)
         }

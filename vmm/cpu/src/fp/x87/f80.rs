@@ -132,11 +132,6 @@ impl F80 {
         self.field() == 0 && self.sig != 0
     }
 
-    /// An infinity.
-    pub fn is_infinity(self) -> bool {
-        self.field() == 0x7fff && self.sig == LEADING
-    }
-
     /// A zero.
     pub fn is_zero(self) -> bool {
         self.field() == 0 && self.sig == 0
@@ -163,14 +158,6 @@ impl F80 {
                 let exponent = i32::from(field.max(1)) - BIAS;
                 Value::Finite(Num::normalize(negative, exponent, u128::from(self.sig) << 64))
             }
-        }
-    }
-
-    /// A finite number as a [`Num`]; zero has none.
-    pub fn num(self) -> Option<Num> {
-        match self.unpack() {
-            Value::Finite(num) => Some(num),
-            _ => None,
         }
     }
 

@@ -100,6 +100,13 @@ impl X87 {
         self.permits(flags, IE | DE | ZE)
     }
 
+    /// Records flags where C1 stays as it is.
+    pub(crate) fn raise_only(&mut self, flags: u16) -> bool {
+        self.status |= flags;
+        self.update_summary();
+        self.permits(flags, IE | DE | ZE)
+    }
+
     /// None of the exceptions in `flags` that are in `blocking` is unmasked.
     pub(crate) fn permits(&self, flags: u16, blocking: u16) -> bool {
         flags & !self.control & blocking == 0
@@ -115,13 +122,16 @@ impl X87 {
         self.status = (self.status & !(CODES & !C1)) | codes;
     }
 
-    /// Pushes the outcome of a load.
+    /// Pushes the outcome of a load; only an unmasked invalid operation keeps it from, not a denormal.
     pub(crate) fn push(&mut self, outcome: Outcome) {
         if !self.empty(7) {
             if self.raise(OVERFLOW) {
                 self.push_over(F80::DEFAULT_NAN);
             }
-        } else if self.raise(outcome.flags) {
+            return;
+        }
+        self.raise(outcome.flags);
+        if self.permits(outcome.flags, IE) {
             self.push_over(outcome.value);
         }
     }

@@ -6,7 +6,7 @@
 
 use super::arith::single_nan;
 use super::f80::{Control, F80, Outcome, Value, nan_outcome};
-use super::flag::{DE, IE, ZE};
+use super::flag::{DE, IE, PE, ZE};
 use super::functions::{self, Reduced};
 use crate::fp::soft::wide::{HALF_PI, PI, mul};
 use crate::fp::soft::{Num, arith};
@@ -116,7 +116,9 @@ pub fn power_minus_one(a: F80, control: Control) -> Outcome {
         Value::Infinity(true) => Outcome::exact(F80::ONE.negated()),
         Value::Infinity(false) | Value::Zero(_) => Outcome::exact(a),
         Value::Finite(_) if denormal != 0 && !control.masks(DE) => Outcome { value: a, flags: DE },
-        Value::Finite(x) if x.exponent > 0 || (x.exponent == 0 && x.significand != 1 << 127) => Outcome::exact(a),
+        Value::Finite(x) if x.exponent > 0 || (x.exponent == 0 && x.significand != 1 << 127) => {
+            Outcome { value: a, flags: PE }
+        }
         // 2^1 - 1 and 2^-1 - 1.
         Value::Finite(x) if x.exponent == 0 && x.negative => {
             Outcome::exact(F80 { se: 0xbffe, sig: super::f80::LEADING })
