@@ -42,8 +42,20 @@ pub(crate) fn decode(bytes: &[u8], ip: u64, long: bool, position: u8) -> Decoded
     match decoder.last_error() {
         DecoderError::NoMoreBytes if limited.len() < INSTRUCTION_BYTES_MAX => Decoded::NeedsMore,
         DecoderError::NoMoreBytes => Decoded::Op(invalid(ip, too_long, long, position)),
+        _ if is_too_long(limited, bits) => Decoded::Op(invalid(ip, too_long, long, position)),
         _ => Decoded::Op(invalid(ip, undefined, long, position)),
     }
+}
+
+/// What cannot be decoded would be an instruction with fewer prefixes.
+fn is_too_long(bytes: &[u8], bits: u32) -> bool {
+    let is_prefix = |byte: &&u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
+    let prefixes = bytes.iter().take_while(is_prefix).count();
+    let mut decoder = Decoder::with_ip(bits, &bytes[prefixes..], 0, OPTIONS);
+    let instruction = decoder.decode();
+    let length = if instruction.is_invalid() { 1 } else { instruction.len() };
+    let cut = decoder.last_error() == DecoderError::NoMoreBytes;
+    prefixes + length > INSTRUCTION_BYTES_MAX || (cut && bytes.len() == INSTRUCTION_BYTES_MAX)
 }
 
 /// Handler of what raises #UD.

@@ -27,6 +27,8 @@ mod segment;
 pub mod state;
 mod sys;
 pub mod table;
+#[cfg(test)]
+mod tests;
 mod tlb;
 mod width;
 

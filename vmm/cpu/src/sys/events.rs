@@ -117,11 +117,10 @@ impl Core {
         if second.vector == vector::PF {
             self.cr2 = second.address;
         }
-        let double = match (class(first.vector), class(second.vector)) {
-            (Class::Contributory, Class::Contributory) => true,
-            (Class::PageFault, Class::Contributory | Class::PageFault) => true,
-            _ => false,
-        };
+        let double = matches!(
+            (class(first.vector), class(second.vector)),
+            (Class::Contributory, Class::Contributory) | (Class::PageFault, Class::Contributory | Class::PageFault)
+        );
         let (vector, error) = if double {
             (vector::DF, Some(0))
         } else {
