@@ -184,9 +184,9 @@ impl<'a> Campaign<'a> {
             let got = self.guest.run(case);
             self.summary.compared += 1;
             *self.summary.per_code.entry(*code).or_default() += 1;
-            let diff = compare(case, &expected, &got, &mut self.factory);
-            if diff.is_some() && self.failed.insert(*code) {
-                let small = Some((*case, diff.unwrap()));
+            if compare(case, &expected, &got, &mut self.factory).is_some() && self.failed.insert(*code) {
+                let Self { native, guest, factory, .. } = self;
+                let small = minimize(case, |candidate| differs(candidate, native, guest, factory));
                 // A failure that does not repeat is one of the harness, and must be seen, too.
                 let (case, difference) = small.unwrap_or_else(|| {
                     let what = "a difference that did not happen again".into();
