@@ -15,6 +15,7 @@ use crate::memory::{OFFSET_MASK, PAGE_BYTES, PageIndex, page_flag};
 use crate::mmu::{Kind, Target};
 use crate::op::{Op, Step, Trap, attr};
 use crate::state::seg;
+use crate::tlb::Privilege;
 use crate::width::Mem;
 
 /// Accesses outside RAM that the executing instruction has made: their values in order.
@@ -259,7 +260,8 @@ impl Core {
 
     /// Alignment checking is on.
     pub fn alignment_checked(&self) -> bool {
-        self.cr0 & cr::CR0_AM != 0 && self.system_flags & crate::flags::bit::AC != 0 && self.cpl() == 3
+        let user = self.privilege == Privilege::User;
+        user && self.cr0 & cr::CR0_AM != 0 && self.system_flags & crate::flags::bit::AC != 0
     }
 
     fn transfer(&mut self, address: u64, transfer: Transfer<'_>) -> Step {

@@ -200,17 +200,30 @@ fn clts(core: &mut Core, _op: &Op) -> Step {
     Ok(())
 }
 
+/// Ring 3 above IOPL with CR4.PVI works on the virtual interrupt flag instead.
+fn has_virtual_interrupts(core: &Core) -> bool {
+    core.cr4 & cr::CR4_PVI != 0 && core.cpl() == 3
+}
+
 fn cli(core: &mut Core, _op: &Op) -> Step {
-    if u64::from(core.cpl()) > core.iopl() {
-        return Err(core.gp0());
+    if u64::from(core.cpl()) <= core.iopl() {
+        core.system_flags &= !bit::IF;
+        return Ok(());
     }
-    core.system_flags &= !bit::IF;
-    Ok(())
+    if has_virtual_interrupts(core) {
+        core.system_flags &= !bit::VIF;
+        return Ok(());
+    }
+    Err(core.gp0())
 }
 
 /// Interrupts stay held for one instruction if they were off.
 fn sti(core: &mut Core, _op: &Op) -> Step {
     if u64::from(core.cpl()) > core.iopl() {
+        if has_virtual_interrupts(core) && core.system_flags & bit::VIP == 0 {
+            core.system_flags |= bit::VIF;
+            return Ok(());
+        }
         return Err(core.gp0());
     }
     if core.system_flags & bit::IF == 0 {
