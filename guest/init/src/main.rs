@@ -64,7 +64,7 @@ fn run(window: &mut Option<Window>) -> Result<workload::Ended, Failure> {
     workload::check(&path)?;
     let children = workload::Children::watch()?;
     let mut clock = window.as_ref().map(clock::Follower::new);
-    if let Some(window) = window {
+    if let Some(window) = window.as_ref() {
         window.ring(Doorbell::RestartPoint);
     }
     // A restarted VM goes on here, possibly at another wall-clock time.
