@@ -21,7 +21,7 @@ pub struct BranchPlan {
     pub entropy_seed: u64,
     /// Whether edges are counted.
     pub coverage: bool,
-    /// Whether every round's record is kept.
+    /// Whether every round's record, and every event, is kept.
     pub full_trace: bool,
 }
 
@@ -47,6 +47,22 @@ pub enum EndReason {
     OracleLimit(OracleLimit),
 }
 
+/// An event that a guest sent. Texts come from the guest and must be escaped where they are shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestEvent {
+    /// Which VM.
+    pub vm: u16,
+    /// When, in cluster ns.
+    pub cluster_ns: u64,
+    /// Its name.
+    pub name: String,
+    /// A JSON text, or empty.
+    pub details: String,
+}
+
+/// Events of one branch that are kept; what comes after them is only counted.
+pub const EVENTS_MAX: usize = 65_536;
+
 /// What came of a branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BranchOutcome {
@@ -68,6 +84,8 @@ pub struct BranchOutcome {
     pub digest: Digest,
     /// Every round's record, when asked for.
     pub records: Option<Vec<RoundRecord>>,
+    /// The guests' events in the order in which they were heard, when asked for; the first [`EVENTS_MAX`].
+    pub event_log: Option<Vec<GuestEvent>>,
     /// Instructions that all VMs ran in the branch.
     pub instructions: u64,
     /// Cluster ns that the branch took.

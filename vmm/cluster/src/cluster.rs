@@ -11,7 +11,7 @@ use chaoscontrol_sim::{
     Command, Digest, Observation, Power, PowerCut, Round, RoundRecord, SentFrame, Sim, SimConfig, VmEnd,
 };
 
-use crate::branch::{BranchOutcome, BranchPlan, EndReason};
+use crate::branch::{BranchOutcome, BranchPlan, EVENTS_MAX, EndReason, GuestEvent};
 use crate::config::{BootFailure, ClusterError};
 use crate::node::{Message, MessageBody, Node, NodeStop};
 use crate::oracle::{Moment, Oracle, Slots};
@@ -83,6 +83,8 @@ pub struct Cluster<N: Node = Machine> {
     vms: Vec<Vm<N>>,
     /// Instructions that all VMs ran since the branch started.
     ran_instructions: u64,
+    /// Events of the branch, if they are kept.
+    event_log: Option<Vec<GuestEvent>>,
 }
 
 impl<N: Node> Cluster<N> {
@@ -101,7 +103,7 @@ impl<N: Node> Cluster<N> {
             frames: Vec::new(),
             edges_before: None,
         };
-        Ok(Self { sim, oracle, vms: nodes.into_iter().map(vm).collect(), ran_instructions: 0 })
+        Ok(Self { sim, oracle, vms: nodes.into_iter().map(vm).collect(), ran_instructions: 0, event_log: None })
     }
 
     /// The pure core, for reading.
@@ -174,6 +176,7 @@ impl<N: Node> Cluster<N> {
         self.begin(plan)?;
         let start_ns = self.sim.now_ns();
         self.ran_instructions = 0;
+        self.event_log = plan.full_trace.then(Vec::new);
         let mut records = plan.full_trace.then(Vec::new);
         let end = loop {
             if !self.oracle.violations().is_empty() {
@@ -239,6 +242,7 @@ impl<N: Node> Cluster<N> {
             trace: *self.sim.trace(),
             digest: self.sim.trace().finish(&hashes),
             records,
+            event_log: self.event_log.take(),
             instructions: self.ran_instructions,
             cluster_ns: self.sim.now_ns() - start_ns,
             serial: self.vms.iter().map(|vm| vm.memo.serial.clone()).collect(),
@@ -436,7 +440,10 @@ impl<N: Node> Cluster<N> {
             let moment = Moment { vm, guest_ns, cluster_ns, instructions };
             match message.body {
                 MessageBody::Record { slot, bytes } => match Record::decode(&bytes) {
-                    Ok(record) => self.oracle.take(moment, slot, &record),
+                    Ok(record) => {
+                        self.log_event(moment, &record);
+                        self.oracle.take(moment, slot, &record);
+                    }
                     Err(error) => self.oracle.refuse(vm, slot, &error.to_string()),
                 },
                 MessageBody::Refused { slot, reason } => self.oracle.refuse(vm, slot, &reason),
@@ -447,6 +454,15 @@ impl<N: Node> Cluster<N> {
                 MessageBody::WorkloadExited(code) => self.workload_ended(moment, WorkloadEnd::Exited(code)),
                 MessageBody::WorkloadKilled(signal) => self.workload_ended(moment, WorkloadEnd::Killed(signal)),
             }
+        }
+    }
+
+    fn log_event(&mut self, moment: Moment, record: &Record<'_>) {
+        if let (Some(log), Record::Event { name, details }) = (&mut self.event_log, record)
+            && log.len() < EVENTS_MAX
+        {
+            let Moment { vm, cluster_ns, .. } = moment;
+            log.push(GuestEvent { vm, cluster_ns, name: (*name).to_owned(), details: (*details).to_owned() });
         }
     }
 

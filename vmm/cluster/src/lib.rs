@@ -19,7 +19,7 @@ mod parts;
 mod snapshot;
 mod violation;
 
-pub use branch::{BranchOutcome, BranchPlan, EndReason};
+pub use branch::{BranchOutcome, BranchPlan, EVENTS_MAX, EndReason, GuestEvent};
 pub use chaoscontrol_fault as fault;
 pub use chaoscontrol_sim as sim;
 pub use cluster::{Cluster, SERIAL_TAIL_BYTES};

@@ -23,6 +23,8 @@ pub enum Role {
 pub enum Draw {
     /// From the cluster's shape (VMs, sets, disks).
     Target,
+    /// Uniform in magnitude in the range, and one time in eight 0.
+    LogOrZero(i128, i128),
     /// Uniform in the range.
     Uniform(i128, i128),
     /// Uniform in magnitude in the range, which must not be negative.
@@ -125,12 +127,17 @@ const VM: Domain = Domain { role: Role::Vm, min: 0, max: 31, draw: Draw::Target 
 const VMS: Domain = Domain { role: Role::VmSet, min: 1, max: 0xffff_ffff, draw: Draw::Target };
 const DISK: Domain = Domain { role: Role::Disk, min: 0, max: 15, draw: Draw::Target };
 /// Durations: 0 means until healed or the end of the branch; at most an hour.
-const LASTS: Domain =
-    Domain { role: Role::Duration, min: 0, max: 3600 * SECOND, draw: Draw::Log(20 * MILLISECOND, 2 * SECOND) };
+const LASTS: Domain = Domain {
+    role: Role::Duration,
+    min: 0,
+    max: 3600 * SECOND,
+    draw: Draw::LogOrZero(30 * MILLISECOND, 2 * SECOND),
+};
 /// A pause without an end would be a kill.
-const LASTS_BOUNDED: Domain = Domain { min: 1, ..LASTS };
-/// A chance in a million, from one in a thousand up when planned.
-const CHANCE: Domain = Domain { role: Role::Quantity, min: 1, max: 1_000_000, draw: Draw::Log(1_000, 1_000_000) };
+const LASTS_BOUNDED: Domain = Domain { min: 1, draw: Draw::Log(30 * MILLISECOND, 2 * SECOND), ..LASTS };
+/// A chance in a million. Guests here send some hundred frames and write some ten blocks a second, so that a planned chance
+/// starts at one in twenty.
+const CHANCE: Domain = Domain { role: Role::Quantity, min: 1, max: 1_000_000, draw: Draw::Log(50_000, 1_000_000) };
 
 const fn log(min: i128, max: i128, plan_min: i128, plan_max: i128) -> Domain {
     Domain { role: Role::Quantity, min, max, draw: Draw::Log(plan_min, plan_max) }
@@ -502,6 +509,10 @@ mod tests {
                 let (low, high) = match draw {
                     Draw::Target | Draw::Bits => continue,
                     Draw::Uniform(low, high) | Draw::Log(low, high) => (low, high),
+                    Draw::LogOrZero(low, high) => {
+                        assert_eq!(min, 0, "{} {}", spec.name, parameter.name);
+                        (low, high)
+                    }
                     Draw::SignedLog(low, high) => {
                         assert!(min <= -high, "{} {}", spec.name, parameter.name);
                         (low, high)

@@ -165,6 +165,11 @@ impl Planner {
             }
             (_, Draw::Uniform(low, high)) => i128::from(stream.between(clamp(low), clamp(high))),
             (_, Draw::Log(low, high)) => i128::from(stream.between_log(clamp(low), clamp(high))),
+            (_, Draw::LogOrZero(low, high)) => {
+                let zero = stream.below(8) == 0;
+                let value = stream.between_log(clamp(low), clamp(high));
+                if zero { 0 } else { i128::from(value) }
+            }
             (_, Draw::SignedLog(low, high)) => {
                 let magnitude = i128::from(stream.between_log(clamp(low), clamp(high)));
                 if stream.below(2) == 0 { magnitude } else { -magnitude }
