@@ -151,7 +151,7 @@ impl<N: Node> Cluster<N> {
     /// Whether the guests went wrong before setup.
     fn check_boot(&self) -> std::result::Result<(), BootFailure> {
         let Some(violation) = self.oracle.violations().first() else {
-            let exited = (0..).zip(&self.vms).find(|(_, vm)| vm.memo.ended);
+            let exited = (0..).zip(&self.vms).find(|(_, vm)| vm.over());
             return exited
                 .map_or(Ok(()), |(vm, _)| Err(BootFailure::WorkloadExited { vm, how: "exit code 0".to_owned() }));
         };
@@ -185,7 +185,7 @@ impl<N: Node> Cluster<N> {
             if let Some(limit) = self.oracle.limit() {
                 break EndReason::OracleLimit(limit);
             }
-            if self.vms.iter().all(|vm| vm.memo.ended) {
+            if self.vms.iter().all(Vm::over) {
                 break EndReason::AllExited;
             }
             if self.sim.finished() {
@@ -510,6 +510,11 @@ impl<N: Node> Cluster<N> {
 const INIT_FAILED: &str = "init could not start the workload";
 
 impl<N: Node> Vm<N> {
+    /// Whether nothing more can come of it, short of a restart.
+    fn over(&self) -> bool {
+        self.memo.ended || self.memo.workload.is_some()
+    }
+
     /// Edge hit counts of this branch over all restarts.
     fn edges(&self) -> Vec<u8> {
         let now = self.node.coverage().unwrap_or(&[]);

@@ -47,9 +47,6 @@ pub fn config(name: &str, vms: u16) -> Option<ClusterConfig> {
     };
     let mut config = ClusterConfig::new(vms, std::fs::read(kernel).expect("the kernel can be read").into());
     config.initrd = Some(initrd.into());
-    if std::env::var_os("LEGACY").is_some() {
-        config.firmware = chaoscontrol_machine::Firmware::Legacy;
-    }
     config.disks = vec![DiskSpec { image: Arc::default(), size_bytes: 16 << 20, flush: true }];
     Some(config)
 }
