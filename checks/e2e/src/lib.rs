@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! Runs the tools as a user does: real processes, real guests, a store on disk.
+//!
+//! The tools are taken from the directory of the build that runs the test, so build them first (`checks/all` does):
+//! `cargo build --release --bins`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+pub use tempfile::TempDir;
+
+/// The root of the repository.
+#[must_use]
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository is there")
+}
+
+/// Where the tools of a profile are: `release` or `debug`, in the target directory that this test was built into.
+#[must_use]
+pub fn tools(profile: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its path");
+    let target = test.ancestors().nth(3).expect("target/PROFILE/deps/TEST");
+    let folder = target.join(profile);
+    assert!(folder.join("chaos-boot").exists(), "build the tools first: no chaos-boot in {}", folder.display());
+    folder
+}
+
+fn printed_path(script: &str, arguments: &[&str]) -> PathBuf {
+    let output =
+        Command::new(root().join(script)).args(arguments).stderr(Stdio::inherit()).output().expect("a script runs");
+    assert!(output.status.success(), "{script} {arguments:?} failed");
+    PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim())
+}
+
+/// The cached guest kernel.
+#[must_use]
+pub fn kernel() -> PathBuf {
+    printed_path("guest/kernel/build", &["--print-path"])
+}
+
+/// One of the built initrds.
+#[must_use]
+pub fn initrd(name: &str) -> PathBuf {
+    printed_path("guest/build", &["--print-initrd", name])
+}
+
+/// What a tool did.
+#[derive(Debug)]
+pub struct Ran {
+    /// Exit code; 128 + signal where it was killed.
+    pub code: i32,
+    /// stdout.
+    pub stdout: Vec<u8>,
+    /// stderr.
+    pub stderr: String,
+}
+
+impl Ran {
+    fn of(output: Output) -> Self {
+        use std::os::unix::process::ExitStatusExt;
+        let code = output.status.code().unwrap_or_else(|| 128 + output.status.signal().unwrap_or(0));
+        Self { code, stdout: output.stdout, stderr: String::from_utf8_lossy(&output.stderr).into_owned() }
+    }
+
+    /// stdout, if the code is the expected one.
+    ///
+    /// # Panics
+    /// With what the tool said, if not.
+    #[must_use]
+    pub fn expect_code(self, code: i32) -> Vec<u8> {
+        assert_eq!(self.code, code, "stderr:\n{}", self.stderr);
+        self.stdout
+    }
+
+    /// The descriptor on stdout.
+    ///
+    /// # Panics
+    /// If stdout is no JSON.
+    #[must_use]
+    pub fn descriptor(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.stdout)
+            .unwrap_or_else(|e| panic!("{e}: stdout is no descriptor; stderr:\n{}", self.stderr))
+    }
+}
+
+/// One store and the tools of one profile.
+#[derive(Debug)]
+pub struct Bench {
+    folder: TempDir,
+    tools: PathBuf,
+}
+
+impl Bench {
+    /// An empty store, with the release tools.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_profile("release")
+    }
+
+    /// An empty store, with the tools of a profile.
+    #[must_use]
+    pub fn with_profile(profile: &str) -> Self {
+        Self::with_tools(tools(profile))
+    }
+
+    /// An empty store, with the tools of a folder.
+    #[must_use]
+    pub fn with_tools(tools: PathBuf) -> Self {
+        Self { folder: tempfile::tempdir().expect("a temporary folder"), tools }
+    }
+
+    /// The store's folder.
+    #[must_use]
+    pub fn store(&self) -> PathBuf {
+        self.folder.path().join("store")
+    }
+
+    /// A path in a folder that goes away with this value.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A tool as a command, with this store.
+    #[must_use]
+    pub fn command(&self, tool: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.tools.join(tool));
+        command.args(arguments).env("CHAOS_STORE", self.store()).current_dir(self.folder.path());
+        command
+    }
+
+    /// Runs a tool to its end with `input` on stdin.
+    #[must_use]
+    pub fn run(&self, tool: &str, arguments: &[&str], input: &[u8]) -> Ran {
+        let mut command = self.command(tool, arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("{tool}: {e}"));
+        let mut stdin = child.stdin.take().expect("stdin is piped");
+        let input = input.to_vec();
+        // A tool that reads nothing closes the pipe: that is not this test's business.
+        let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
+        let output = child.wait_with_output().expect("a child can be waited for");
+        writer.join().expect("the writer ends");
+        Ran::of(output)
+    }
+
+    /// Every file of the store that is an object or a pack, as relative paths, sorted.
+    #[must_use]
+    pub fn objects(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut folders = vec![self.store()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(&folder).expect("the store is there") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    found.push(path.strip_prefix(self.store()).expect("inside").to_string_lossy().into_owned());
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+}
+
+impl Default for Bench {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The Raft chain with the given bug: descriptors in stage order.
+///
+/// # Panics
+/// If a stage fails.
+#[must_use]
+pub fn raft_chain(bench: &Bench, bug: &str, seed: u64, branches: u64, jobs: u64) -> Vec<Vec<u8>> {
+    let (kernel, initrd) = (kernel(), initrd("raft"));
+    let append = format!("raft_bug={bug}");
+    let (seed, branches, jobs) = (seed.to_string(), branches.to_string(), jobs.to_string());
+    let (kernel, initrd) = (kernel.to_str().expect("a path"), initrd.to_str().expect("a path"));
+    let boot = [
+        "--kernel",
+        kernel,
+        "--initrd",
+        initrd,
+        "--vms",
+        "3",
+        "--disk-mib",
+        "16",
+        "--seed",
+        &seed,
+        "--append",
+        &append,
+    ];
+    let mut descriptors = vec![bench.run("chaos-boot", &boot, b"").expect_code(0)];
+    let stages: [(&str, Vec<&str>); 5] = [
+        ("chaos-explore-round", vec!["--branches", &branches, "--jobs", &jobs]),
+        ("chaos-minimize", vec!["--jobs", &jobs]),
+        ("chaos-reproduce", vec![]),
+        ("chaos-verdict", vec![]),
+        ("chaos-receipt", vec![]),
+    ];
+    for (tool, arguments) in stages {
+        let input = descriptors.last().expect("boot came first").clone();
+        descriptors.push(bench.run(tool, &arguments, &input).expect_code(0));
+    }
+    descriptors
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! The same seed gives the same bytes: in new processes, with one and two jobs, idle and beside a CPU hog, in release and
+//! debug builds. And the comparison can see: a build that leaks host time fails it.
+
+use std::process::{Child, Command};
+
+use chaoscontrol_e2e::{Bench, raft_chain, root};
+
+/// Two processes that burn both cores until dropped.
+struct Hog(Vec<Child>);
+
+impl Hog {
+    fn start() -> Self {
+        Self((0..2).map(|_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh runs")).collect())
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            child.kill().and_then(|()| child.wait().map(drop)).expect("the hog can be ended");
+        }
+    }
+}
+
+#[test]
+fn same_bytes_with_one_job_and_two_idle_and_beside_a_hog() {
+    let idle = Bench::new();
+    let first = raft_chain(&idle, "double_vote", 42, 16, 1);
+    let busy = Bench::new();
+    let hog = Hog::start();
+    let second = raft_chain(&busy, "double_vote", 42, 16, 2);
+    drop(hog);
+    assert_eq!(idle.objects(), busy.objects(), "the stores differ");
+    assert!(first == second, "descriptors differ");
+}
+
+#[test]
+fn same_bytes_from_a_debug_build() {
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--locked", "--bins"])
+        .args(
+            ["boot", "explore-round", "minimize", "reproduce", "verdict", "receipt"]
+                .map(|tool| format!("-pchaos-{tool}")),
+        )
+        .current_dir(root())
+        .status()
+        .expect("cargo runs");
+    assert!(status.success(), "the debug build failed");
+    let (release, debug) = (Bench::new(), Bench::with_profile("debug"));
+    let first = raft_chain(&release, "double_vote", 42, 4, 2);
+    let second = raft_chain(&debug, "double_vote", 42, 4, 2);
+    assert_eq!(release.objects(), debug.objects(), "the stores differ");
+    assert!(first == second, "descriptors differ");
+}
