@@ -89,4 +89,56 @@ mod tests {
             assert!(claims <= 1, "{code:?} is claimed by {claims} families");
         }
     }
+
+    /// What the model offers, as iced names it.
+    const OFFERED: &[CpuidFeature] = &[
+        CpuidFeature::INTEL8086,
+        CpuidFeature::INTEL186,
+        CpuidFeature::INTEL286,
+        CpuidFeature::INTEL386,
+        CpuidFeature::INTEL486,
+        CpuidFeature::X64,
+        CpuidFeature::CPUID,
+        CpuidFeature::CMOV,
+        CpuidFeature::CX8,
+        CpuidFeature::CMPXCHG16B,
+        CpuidFeature::CLFSH,
+        CpuidFeature::FPU,
+        CpuidFeature::FPU287,
+        CpuidFeature::FPU387,
+        CpuidFeature::FXSR,
+        CpuidFeature::MMX,
+        CpuidFeature::MSR,
+        CpuidFeature::MULTIBYTENOP,
+        CpuidFeature::PAUSE,
+        CpuidFeature::POPCNT,
+        CpuidFeature::SEP,
+        CpuidFeature::SMAP,
+        CpuidFeature::SSE,
+        CpuidFeature::SSE2,
+        CpuidFeature::SSE3,
+        CpuidFeature::SSSE3,
+        CpuidFeature::SSE4_1,
+        CpuidFeature::SSE4_2,
+        CpuidFeature::SYSCALL,
+        CpuidFeature::TSC,
+    ];
+
+    #[test]
+    fn everything_the_model_offers_is_implemented() {
+        let excused = |code: Code| {
+            use iced_x86::Mnemonic::{INVALID, Ud0, Ud1, Ud2, Zero_bytes};
+            // FWAIT and the instruction after it are decoded one by one.
+            code.op_code().fwait()
+                || code.op_code().mnemonic() == INVALID
+                || matches!(code.mnemonic(), Ud0 | Ud1 | Ud2 | Zero_bytes)
+                || format!("{code:?}").starts_with("Declare")
+        };
+        let missing: Vec<Code> = Code::values()
+            .filter(|code| code.encoding() == iced_x86::EncodingKind::Legacy && !excused(*code))
+            .filter(|code| code.cpuid_features().iter().all(|feature| OFFERED.contains(feature)))
+            .filter(|code| matches!(status(*code), Status::Undefined(_)))
+            .collect();
+        assert_eq!(missing, []);
+    }
 }

@@ -31,7 +31,7 @@ pub(crate) fn lookup(code: Code) -> Option<Entry> {
         Code::Clflush_m8 => clflush,
         // Hints of extensions that are not offered lie in the space that older CPUs execute as NOP.
         Code::Cldemote_m8 | Code::Prefetchit0_m8 | Code::Prefetchit1_m8 | Code::Rdsspd_r32 | Code::Rdsspq_r64 => nop,
-        Code::Pause => nop,
+        Code::Pause | Code::Mfence | Code::Lfence | Code::Sfence => nop,
         _ => match code.mnemonic() {
             Mnemonic::Nop | Mnemonic::Reservednop | Mnemonic::Endbr32 | Mnemonic::Endbr64 => nop,
             Mnemonic::Prefetch
