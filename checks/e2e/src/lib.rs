@@ -171,31 +171,25 @@ impl Default for Bench {
     }
 }
 
+/// Boots three Raft nodes with more arguments.
+#[must_use]
+pub fn boot(bench: &Bench, arguments: &[&str]) -> Ran {
+    let (kernel, initrd) = (kernel(), initrd("raft"));
+    let (kernel, initrd) = (kernel.to_str().expect("a path"), initrd.to_str().expect("a path"));
+    let mut all = vec!["--kernel", kernel, "--initrd", initrd, "--vms", "3", "--disk-mib", "16"];
+    all.extend(arguments);
+    bench.run("chaos-boot", &all, b"")
+}
+
 /// The Raft chain with the given bug: descriptors in stage order.
 ///
 /// # Panics
 /// If a stage fails.
 #[must_use]
 pub fn raft_chain(bench: &Bench, bug: &str, seed: u64, branches: u64, jobs: u64) -> Vec<Vec<u8>> {
-    let (kernel, initrd) = (kernel(), initrd("raft"));
     let append = format!("raft_bug={bug}");
     let (seed, branches, jobs) = (seed.to_string(), branches.to_string(), jobs.to_string());
-    let (kernel, initrd) = (kernel.to_str().expect("a path"), initrd.to_str().expect("a path"));
-    let boot = [
-        "--kernel",
-        kernel,
-        "--initrd",
-        initrd,
-        "--vms",
-        "3",
-        "--disk-mib",
-        "16",
-        "--seed",
-        &seed,
-        "--append",
-        &append,
-    ];
-    let mut descriptors = vec![bench.run("chaos-boot", &boot, b"").expect_code(0)];
+    let mut descriptors = vec![boot(bench, &["--seed", &seed, "--append", &append]).expect_code(0)];
     let stages: [(&str, Vec<&str>); 5] = [
         ("chaos-explore-round", vec!["--branches", &branches, "--jobs", &jobs]),
         ("chaos-minimize", vec!["--jobs", &jobs]),

@@ -53,3 +53,22 @@ fn same_bytes_from_a_debug_build() {
     assert_eq!(release.objects(), debug.objects(), "the stores differ");
     assert!(first == second, "descriptors differ");
 }
+
+#[test]
+fn canary_a_build_that_leaks_host_time_is_caught() {
+    // Its own target directory, so that the leaking tools can never be taken for the real ones.
+    let target = chaoscontrol_e2e::tools("release").parent().expect("target/release").join("canary");
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--locked", "--release", "-p", "chaoscontrol-machine", "-p", "chaos-boot"])
+        .args(["--features", "chaoscontrol-machine/canary", "--target-dir"])
+        .arg(&target)
+        .current_dir(root())
+        .status()
+        .expect("cargo runs");
+    assert!(status.success(), "the canary build failed");
+    let snapshot = || {
+        let bench = Bench::with_tools(target.join("release"));
+        chaoscontrol_e2e::boot(&bench, &["--append", "raft_bug=double_vote"]).expect_code(0)
+    };
+    assert!(snapshot() != snapshot(), "host time reached the guest and nothing showed it");
+}

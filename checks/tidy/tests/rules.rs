@@ -33,7 +33,8 @@ const BANNED: [(&str, &str); 12] = [
 ];
 
 /// Exceptions: file, call, and why the call cannot reach a result.
-const ALLOWED: [(&str, &str, &str); 0] = [];
+const ALLOWED: [(&str, &str, &str); 1] =
+    [("vmm/machine/src/canary.rs", "SystemTime", "the planted leak, behind a feature that only its check turns on")];
 
 fn code_lines(source: &Source) -> impl Iterator<Item = (usize, &str)> {
     // Tests inside a module may measure or shuffle as they like: what follows `#[cfg(test)]` is left out.

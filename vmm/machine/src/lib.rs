@@ -4,6 +4,7 @@
 pub mod board;
 pub mod boot;
 mod byte_string;
+mod canary;
 pub mod chips;
 pub mod config;
 pub mod device;

@@ -191,7 +191,7 @@ impl Machine {
     pub(crate) fn set_tsc_base(&mut self) {
         self.engine.set_tsc_base(TscBase {
             base_instructions: self.engine.progress(),
-            base_tsc: self.now().0,
+            base_tsc: self.now().0.wrapping_add(crate::canary::leaked_ns()),
             numerator: u64::from(self.config.ns_per_instruction),
             denominator: 1,
         });
