@@ -127,12 +127,8 @@ const VM: Domain = Domain { role: Role::Vm, min: 0, max: 31, draw: Draw::Target 
 const VMS: Domain = Domain { role: Role::VmSet, min: 1, max: 0xffff_ffff, draw: Draw::Target };
 const DISK: Domain = Domain { role: Role::Disk, min: 0, max: 15, draw: Draw::Target };
 /// Durations: 0 means until healed or the end of the branch; at most an hour.
-const LASTS: Domain = Domain {
-    role: Role::Duration,
-    min: 0,
-    max: 3600 * SECOND,
-    draw: Draw::LogOrZero(30 * MILLISECOND, 2 * SECOND),
-};
+const LASTS: Domain =
+    Domain { role: Role::Duration, min: 0, max: 3600 * SECOND, draw: Draw::LogOrZero(30 * MILLISECOND, 2 * SECOND) };
 /// A pause without an end would be a kill.
 const LASTS_BOUNDED: Domain = Domain { min: 1, draw: Draw::Log(30 * MILLISECOND, 2 * SECOND), ..LASTS };
 /// A chance in a million. Guests here send some hundred frames and write some ten blocks a second, so that a planned chance
