@@ -13,14 +13,10 @@ const APIC_BASE: u32 = 0x1b;
 pub(crate) const TSC_DEADLINE: u32 = 0x6e0;
 
 /// Platform registers that read as zero and ignore writes: what kernels touch without asking first.
-const READ_AS_ZERO: [u32; 8] = [
-    0x0000_008b, // patch level
-    0x0000_0179, // machine check: no banks
-    0x0000_017a, // machine check status
-    0xc001_0010, // SYSCFG
-    0xc001_0015, // HWCR
+const READ_AS_ZERO: [u32; 4] = [
     0xc001_001a, // TOP_MEM
     0xc001_001d, // TOP_MEM2
+    0xc001_001f, // NB_CFG
     0xc001_0055, // interrupt pending and CMP-halt
 ];
 

@@ -53,7 +53,8 @@ impl Machine {
             let event = self.board.next_event();
             if self.halted {
                 match event.filter(|event| *event < limit.deadline) {
-                    Some(event) => self.skip_to(event),
+                    // At least one step: no device, in whatever state it was restored, may hold time still.
+                    Some(event) => self.skip_to(event.max(now.after(u64::from(self.config.ns_per_instruction)))),
                     None => return Ok(Stop::Idle { next_event: event }),
                 }
                 continue;

@@ -14,7 +14,7 @@ use std::io::Cursor;
 
 use chaoscontrol_cpu::CpuState;
 use linux_loader::loader::{BzImage, Elf, KernelLoader};
-use vm_memory::Address;
+use vm_memory::{Address, GuestAddress};
 
 use crate::board::Board;
 use crate::config::VmConfig;
@@ -113,7 +113,8 @@ pub(crate) fn load(config: &VmConfig, memory: &GuestMemory, board: &Board) -> Re
 }
 
 fn load_elf(image: &[u8], memory: &GuestMemory) -> Result<Loaded, BootError> {
-    let loaded = Elf::load(memory.mmap(), None, &mut Cursor::new(image), None)
+    // An offset, even none, keeps the loader from reading notes, which this protocol has no use for.
+    let loaded = Elf::load(memory.mmap(), Some(GuestAddress(0)), &mut Cursor::new(image), None)
         .map_err(|error| BootError::Load(error.to_string()))?;
     Ok(Loaded { entry: loaded.kernel_load.raw_value(), end: loaded.kernel_end, header: None })
 }

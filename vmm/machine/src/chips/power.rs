@@ -145,7 +145,8 @@ impl Device for Power {
         let wanted = self.state.pm1_enable & TIMER_STATUS != 0 && self.state.pm1_status & TIMER_STATUS == 0;
         wanted.then(|| {
             let ticks = u128::from(self.state.timer_half + 1) << 31;
-            GuestNs((ticks * 1_000_000_000).div_ceil(u128::from(PM_TIMER_HZ)) as u64)
+            let ns = (ticks * 1_000_000_000).div_ceil(u128::from(PM_TIMER_HZ));
+            GuestNs(u64::try_from(ns).unwrap_or(u64::MAX))
         })
     }
 

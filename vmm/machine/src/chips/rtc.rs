@@ -367,7 +367,8 @@ impl Device for Rtc {
         let update = (runs && self.state.b & b::UPDATE != 0).then(|| self.guest_time_of(second + 1));
         let alarm = if runs && self.state.b & b::ALARM != 0 { self.next_alarm(second) } else { None };
         let alarm = alarm.map(|second| self.guest_time_of(second));
-        periodic.into_iter().chain(update).chain(alarm).min()
+        // A wall clock at the end of time stands still; its next second must not be due for ever.
+        periodic.into_iter().chain(update).chain(alarm).filter(|at| *at > seen).min()
     }
 
     fn advance(&mut self, context: &mut Context<'_>) {
@@ -521,6 +522,16 @@ mod tests {
         assert_eq!(get(&mut bench, REGISTER_A) & 0x80, 0x80);
         bench.run_to(SECOND_NS);
         assert_eq!(get(&mut bench, REGISTER_A) & 0x80, 0);
+    }
+
+    #[test]
+    fn the_end_of_time_holds_nobody_up() {
+        let mut bench = bench();
+        put(&mut bench, REGISTER_B, b::UPDATE | b::ALARM | b::HOURS_24);
+        bench.device.set_wall_ns(u64::MAX, GuestNs(0));
+        assert_eq!(bench.run_to(10 * SECOND_NS), 0);
+        bench.device.set_wall_ns(0, GuestNs(10 * SECOND_NS));
+        assert!(bench.run_to(11 * SECOND_NS) > 0);
     }
 
     device_contract!(
