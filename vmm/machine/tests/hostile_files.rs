@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use chaoscontrol_machine::{GuestNs, Machine, VmConfig};
 use common::{CODE, MEMORY_BYTES, elf, machine};
-use iced_x86::code_asm::*;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 

@@ -2,6 +2,7 @@
 //! A real kernel for tests, where one is built, and an initrd made here.
 
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use iced_x86::code_asm::*;
 
@@ -10,19 +11,25 @@ use super::{HEADER_BYTES, elf};
 /// Where the test program lies in its address space.
 const PROGRAM: u64 = 0x40_0000;
 
-/// The guest kernel, from `CHAOS_TEST_KERNEL` or the build's cache; says so where there is none.
+/// The guest kernel, from `CHAOS_TEST_KERNEL` or the one that was built last; says so where there is none.
 pub fn kernel(file: &str) -> Option<Vec<u8>> {
     let found = std::env::var_os("CHAOS_TEST_KERNEL").map(|path| PathBuf::from(path).with_file_name(file));
     let path = found.or_else(|| {
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
         let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
-        let mut built: Vec<PathBuf> = std::fs::read_dir(cache.join("chaoscontrol/kernel"))
+        let mut built: Vec<(SystemTime, PathBuf)> = std::fs::read_dir(cache.join("chaoscontrol/kernel"))
             .ok()?
-            .filter_map(|entry| Some(entry.ok()?.path().join(file)))
-            .filter(|path| path.is_file())
+            .filter_map(|entry| {
+                let path = entry.ok()?.path();
+                // Not the PIC-only variant: it has no ACPI.
+                let config = std::fs::read_to_string(path.join("config")).ok()?;
+                let wanted = config.lines().any(|line| line == "CONFIG_ACPI=y");
+                let built = path.join(file).metadata().ok()?.modified().ok()?;
+                wanted.then(|| (built, path.join(file)))
+            })
             .collect();
         built.sort();
-        built.pop()
+        built.pop().map(|(_, path)| path)
     });
     let data = path.and_then(|path| std::fs::read(path).ok());
     if data.is_none() {
