@@ -157,7 +157,7 @@ impl<N: Node> Cluster<N> {
         };
         let vm = violation.vm;
         Err(match &violation.kind {
-            ViolationKind::GuestPanic { hint } if hint.to_ascii_lowercase().contains("init") => {
+            ViolationKind::GuestPanic { hint } if NO_INIT.iter().any(|text| hint.contains(text)) => {
                 BootFailure::NoInit { vm, hint: hint.clone() }
             }
             ViolationKind::GuestPanic { hint } => BootFailure::Panic { vm, hint: hint.clone() },
@@ -505,6 +505,9 @@ impl<N: Node> Cluster<N> {
         node.assertion_counts(slot, &mut |site, counts| oracle.count(index, slot, site, counts));
     }
 }
+
+/// How a kernel's panic says that it found no init to run.
+const NO_INIT: [&str; 3] = ["No working init found", "Requested init", "Unable to mount root fs"];
 
 /// How a failed init shows among violations.
 const INIT_FAILED: &str = "init could not start the workload";

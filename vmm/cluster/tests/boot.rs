@@ -39,7 +39,7 @@ fn a_guest_that_halts_forever_runs_into_the_limit_at_once() {
 #[test]
 fn each_way_to_fail_has_a_failure_of_its_own() {
     let fine = || looping(vec![Step::Sleep(MS)]);
-    let panic = vec![fine(), vec![Step::Panic("VFS: Unable to mount root fs")]];
+    let panic = vec![fine(), vec![Step::Panic("Attempted to kill init! exitcode=0x0000000b")]];
     assert!(matches!(failure_of(panic), BootFailure::Panic { vm: 1, .. }));
     let no_init = vec![vec![Step::Panic("No working init found."), hello()]];
     assert!(matches!(failure_of(no_init), BootFailure::NoInit { vm: 0, .. }));
