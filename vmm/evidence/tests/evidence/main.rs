@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! What verdicts and receipts conclude, from chains of documents that were not run.
+
+mod chain;
+mod receipts;
+mod verdicts;
