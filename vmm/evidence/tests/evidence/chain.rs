@@ -129,14 +129,8 @@ fn corpus(store: &Store, run: ObjectRef, snapshot: ObjectRef, bugs: Vec<ObjectRe
         failures: U64(0),
         branches: U64(0),
     };
-    let total = RoundSummary {
-        branches: U64(3),
-        edges: 1,
-        entries: 0,
-        bugs: 0,
-        instructions: U64(1),
-        cluster_ns: U64(1),
-    };
+    let total =
+        RoundSummary { branches: U64(3), edges: 1, entries: 0, bugs: 0, instructions: U64(1), cluster_ns: U64(1) };
     let planned = PlannedBranch {
         branch: U64(3),
         seed: U64(1),

@@ -54,10 +54,8 @@ fn every_outcome_has_its_class_and_status() {
 
 #[test]
 fn the_worst_bug_gives_the_class() {
-    let shape = Shape {
-        bugs: vec![(Outcome::Reproduced, Start::Snapshot), (diverged(), Start::Snapshot)],
-        ..Shape::default()
-    };
+    let shape =
+        Shape { bugs: vec![(Outcome::Reproduced, Start::Snapshot), (diverged(), Start::Snapshot)], ..Shape::default() };
     let verdict = verdict(&shape);
     assert_eq!((verdict.class, verdict.status), (Class::SnapshotBackedNotReproduced, Status::Partial));
     assert_eq!(verdict.bugs.len(), 2);
