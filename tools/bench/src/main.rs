@@ -1,4 +1,67 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Measures the engine against QEMU, snapshots and exploration.
 
-fn main() {}
+mod engine;
+mod explore;
+mod qemu;
+mod snapshot;
+mod table;
+
+use std::process::ExitCode as ProcessCode;
+
+use chaoscontrol_artifact::ExitCode;
+use chaoscontrol_cli::{Context, FROM, Failure, Failures, Flag, INPUT, Output, Positional, STORE, Tool, tool_main};
+
+static TOOL: Tool = Tool {
+    name: "chaos-bench",
+    stage: "bench",
+    summary: "measure the engine against QEMU, snapshots and exploration",
+    about: "engine runs one VM and QEMU (tcg, -icount shift=0) through the same marked interval of the same guest, one after \
+            the other, and compares CPU seconds. snapshot measures what restoring and storing a branch costs by its dirty \
+            pages. explore measures branches a second with one job and with two. Numbers are of this host, now.",
+    reads: "engine: a kernel and the initrds of guest/build. snapshot, explore: the descriptor of chaos-boot.",
+    writes: "On stdout: a table, or one JSON object with --json.",
+    flags: &[
+        Flag::switch("json", "One JSON object in place of the table"),
+        Flag::one("kernel", "FILE", "engine: kernel for both, an ELF vmlinux or a bzImage"),
+        Flag::one("bzimage", "FILE", "engine: bzImage of the same kernel, which QEMU needs"),
+        Flag::one("raft", "FILE", "engine: initrd raft.cpio"),
+        Flag::one("loops", "FILE", "engine: initrd loops.cpio"),
+        Flag::many("only", "NAME", "engine: only boot, raft, integer, memory, call or float"),
+        Flag::one("rounds", "N", "engine: rounds of each loop").default("20000000"),
+        Flag::one("entries", "N", "engine: committed entries of raft").default("500"),
+        Flag::one("qemu", "PROGRAM", "engine: QEMU; none leaves the comparison out").default("qemu-system-x86_64"),
+        Flag::one("branches", "N", "explore: branches of each run").default("16"),
+        Flag::one("horizon-ns", "N", "snapshot, explore: length of a branch").default("2000000000"),
+        INPUT,
+        STORE,
+        FROM,
+    ],
+    positional: Some(Positional { name: "engine|snapshot|explore", help: "What to measure", min: 1, max: 1 }),
+    exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::GuestFailed],
+    examples: [
+        (
+            "The engine against QEMU",
+            "chaos-bench engine --kernel vmlinux --bzimage bzImage --raft raft.cpio --loops loops.cpio --json",
+        ),
+        ("Branches a second", "chaos-bench explore < boot.json"),
+    ],
+};
+
+fn main() -> ProcessCode {
+    tool_main(&TOOL, run)
+}
+
+fn run(context: &Context) -> Failures<Output> {
+    let what = context.arguments.positional.first().and_then(|what| what.to_str()).unwrap_or_default();
+    let table = match what {
+        "engine" => engine::measure(context)?,
+        "snapshot" => snapshot::measure(context)?,
+        "explore" => explore::measure(context)?,
+        other => {
+            return Err(Failure::usage(format!("cannot measure {other:?}; there are engine, snapshot and explore")));
+        }
+    };
+    let text = if context.arguments.is_set("json") { table.to_json(what) } else { table.to_text() };
+    Ok(Output::new(text.into_bytes()))
+}

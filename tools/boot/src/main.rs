@@ -30,6 +30,7 @@ static TOOL: Tool = Tool {
         SEED.default("0"),
         Flag::one("latency-ns", "N", "Delay of every link, at least 50000").default("1000000"),
         Flag::one("jitter-ns", "N", "Largest random delay on top").default("0"),
+        Flag::switch("legacy", "No ACPI: devices by command line, interrupts by the PIC"),
         Flag::one("ns-per-instruction", "N", "Guest nanoseconds per instruction, 1 to 1000").default("10"),
         Flag::one("setup-limit-ns", "N", "Cluster time by which setup must be complete").default("120000000000"),
         STORE,
@@ -85,6 +86,7 @@ fn options(stage: &Stage) -> Failures<BootOptions> {
             arguments.number_within("latency-ns", 50_000, 60_000_000_000, 1_000_000)?,
             arguments.number_within("jitter-ns", 0, 60_000_000_000, 0)?,
         ),
+        legacy: arguments.is_set("legacy"),
         ns_per_instruction: arguments.number_within("ns-per-instruction", 1, 1000, 10)? as u32,
         // 2025-01-01 00:00:00 UTC: any fixed time serves, the host's clock does not.
         wall_clock_start_ns: 1_735_689_600_000_000_000,

@@ -157,6 +157,7 @@ fn run() -> RunConfiguration {
     RunConfiguration {
         seed: U64(42),
         engine: "exact".into(),
+        firmware: "acpi".into(),
         ns_per_instruction: 10,
         kernel: reference(MediaType::Kernel),
         initrd: Some(reference(MediaType::Initrd)),

@@ -13,8 +13,8 @@ use chaoscontrol_cluster::{
     EndReason, ViolationKind,
 };
 use chaoscontrol_fault::Shape;
-use chaoscontrol_machine::MachineError;
 use chaoscontrol_machine::pages::PageMap;
+use chaoscontrol_machine::{Firmware, MachineError};
 
 use crate::error::ExploreError;
 use crate::snapshots;
@@ -53,6 +53,7 @@ pub fn configuration(store: &Store, run: &RunConfiguration) -> Result<ClusterCon
     };
     config.append = run.append.clone();
     config.append_vm = run.append_vm.clone();
+    config.firmware = if run.firmware == "legacy" { Firmware::Legacy } else { Firmware::Acpi };
     config.memory_bytes = run.memory_bytes.0;
     config.disks = run.disks.iter().map(|disk| disk_spec(store, disk)).collect::<Result<_, _>>()?;
     config.seed = run.seed.0;

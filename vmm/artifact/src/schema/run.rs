@@ -38,6 +38,8 @@ pub struct RunConfiguration {
     pub seed: U64,
     /// What runs guest code.
     pub engine: String,
+    /// How the guest finds its devices: `acpi`, or `legacy` (command line and PIC).
+    pub firmware: String,
     /// Guest nanoseconds per instruction.
     pub ns_per_instruction: u32,
     /// The kernel of all VMs.
@@ -71,6 +73,9 @@ impl Document for RunConfiguration {
         }
         if self.append_vm.len() > usize::from(self.vms) {
             return Err(format!("append_vm has {} entries for {} VMs", self.append_vm.len(), self.vms));
+        }
+        if !["acpi", "legacy"].contains(&self.firmware.as_str()) {
+            return Err(format!("firmware is {:?}, it must be acpi or legacy", self.firmware));
         }
         if !(1..=1000).contains(&self.ns_per_instruction) {
             return Err(format!("ns_per_instruction is {}, it must lie between 1 and 1000", self.ns_per_instruction));

@@ -64,6 +64,7 @@ fn run_and_snapshot(store: &Store) -> (ObjectRef, ObjectRef) {
     let run = RunConfiguration {
         seed: U64(42),
         engine: "exact".into(),
+        firmware: "acpi".into(),
         ns_per_instruction: 10,
         kernel: store.put(MediaType::Kernel, b"a kernel").unwrap(),
         initrd: Some(store.put(MediaType::Initrd, b"an initrd").unwrap()),

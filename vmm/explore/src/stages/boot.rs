@@ -47,6 +47,8 @@ pub struct BootOptions {
     pub seed: u64,
     /// Delay of every frame, and the largest random delay on top.
     pub network_ns: (u64, u64),
+    /// Whether the guest finds its devices without ACPI.
+    pub legacy: bool,
     /// Guest nanoseconds per instruction.
     pub ns_per_instruction: u32,
     /// Wall clock at cluster time 0.
@@ -92,6 +94,7 @@ fn publish_inputs(store: &Store, options: &BootOptions) -> Result<RunConfigurati
     Ok(RunConfiguration {
         seed: U64(options.seed),
         engine: "exact".to_owned(),
+        firmware: if options.legacy { "legacy" } else { "acpi" }.to_owned(),
         ns_per_instruction: options.ns_per_instruction,
         kernel,
         initrd,
@@ -116,6 +119,7 @@ fn parameters(options: &BootOptions) -> Parameters {
     set("memory_bytes", options.memory_bytes.into());
     set("latency_ns", options.network_ns.0.into());
     set("jitter_ns", options.network_ns.1.into());
+    set("legacy", Parameter::Flag(options.legacy));
     set("ns_per_instruction", u64::from(options.ns_per_instruction).into());
     set("setup_limit_ns", options.setup_limit_ns.into());
     parameters
