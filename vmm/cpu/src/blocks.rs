@@ -3,6 +3,7 @@
 
 use crate::core_state::{Core, vector};
 use crate::decode::{Decoded, INSTRUCTION_BYTES_MAX, decode};
+use crate::int::branch::is_canonical;
 use crate::int::fused::fuse;
 use crate::memory::{OFFSET_MASK, PAGE_BYTES, PAGE_MASK, page_flag};
 use crate::mmu::{Kind, Target};
@@ -56,6 +57,22 @@ struct Jump {
 
 const NO_JUMP: Jump = Jump { ip: DEAD, tag: 0, run: Run { end_ip: 0, first: 0, count: 0, dispatched: 0 } };
 
+/// A page that code is fetched from.
+#[derive(Clone, Copy)]
+struct CodePage {
+    /// Linear page with the code tag in its low bits.
+    tag: u64,
+    host: *const u8,
+    physical: u64,
+}
+
+// SAFETY: the pointer leads to RAM of `GuestRam`, which may move between threads together with the CPU that holds both.
+unsafe impl Send for CodePage {}
+
+const CODE_PAGES: usize = 256;
+/// No page has this tag: the mode bits are never all set.
+const NO_CODE_PAGE: CodePage = CodePage { tag: u64::MAX, host: std::ptr::null(), physical: 0 };
+
 /// Where the next instruction is.
 struct Fetch {
     host: *const u8,
@@ -65,10 +82,13 @@ struct Fetch {
     bytes: usize,
 }
 
+/// All decoded blocks of one CPU.
 pub(crate) struct Blocks {
     ops: Vec<Op>,
     blocks: Vec<Block>,
     jumps: Vec<Jump>,
+    /// Translations for fetching, direct-mapped.
+    code_pages: Box<[CodePage; CODE_PAGES]>,
     buckets: Vec<u32>,
     by_page: BTreeMap<u64, Vec<u32>>,
     ops_max: usize,
@@ -81,6 +101,7 @@ impl Blocks {
             ops: Vec::new(),
             blocks: Vec::new(),
             jumps: vec![NO_JUMP; JUMP_ENTRIES],
+            code_pages: Box::new([NO_CODE_PAGE; CODE_PAGES]),
             buckets: vec![NO_BLOCK; BUCKETS],
             by_page: BTreeMap::new(),
             ops_max: ops_max.clamp(64, 1 << 24),
@@ -131,7 +152,7 @@ impl Blocks {
     #[cold]
     #[inline(never)]
     pub fn find_slow(&mut self, core: &mut Core) -> Result<Run, Trap> {
-        let fetch = fetch(core)?;
+        let fetch = self.fetch(core)?;
         let long = core.in_long_code();
         let id = match self.lookup(core.rip, fetch.physical, long) {
             Some(id) if self.fits(core, id, &fetch)? => id,
@@ -261,6 +282,51 @@ impl Blocks {
     /// Forgets where blocks were found, because translation tags repeat.
     pub fn forget_jumps(&mut self) {
         self.jumps.fill(NO_JUMP);
+        self.code_pages.fill(NO_CODE_PAGE);
+    }
+
+    /// Translates `rip` for fetching.
+    fn fetch(&mut self, core: &mut Core) -> Result<Fetch, Trap> {
+        let cs = core.segments[seg::CS];
+        let (linear, room) = if core.in_long_code() {
+            if !is_canonical(core.rip) {
+                return Err(core.fault_code(vector::GP, 0));
+            }
+            (core.rip, PAGE_BYTES)
+        } else {
+            if core.rip > u64::from(cs.limit) {
+                return Err(core.fault_code(vector::GP, 0));
+            }
+            (core.rip.wrapping_add(cs.base) & 0xffff_ffff, u64::from(cs.limit) - core.rip + 1)
+        };
+        let offset = linear & OFFSET_MASK;
+        let page = self.code_page(core, linear)?;
+        // SAFETY: `page.host` is the first byte of a RAM page and the offset is below the page size.
+        let host = unsafe { page.host.add(offset as usize) };
+        let bytes = (PAGE_BYTES - offset).min(room) as usize;
+        Ok(Fetch { host, physical: page.physical + offset, linear, bytes })
+    }
+
+    fn code_page(&mut self, core: &mut Core, linear: u64) -> Result<CodePage, Trap> {
+        let tag = (linear & PAGE_MASK) | core.tlb.code_tag();
+        let slot = (linear >> 12) as usize % CODE_PAGES;
+        let page = self.code_pages[slot];
+        if page.tag == tag {
+            return Ok(page);
+        }
+        match core.translate(linear & PAGE_MASK, Kind::Execute) {
+            Ok(Target::Ram { host, physical, .. }) => {
+                // The walk may have changed the tag only by a flush, after which this entry must not match.
+                let page = CodePage { tag, host, physical };
+                self.code_pages[slot] = page;
+                Ok(page)
+            }
+            Ok(Target::Outside { .. }) => Err(core.fetch_outside_ram()),
+            Err(trap) => {
+                core.pending_fault.address |= linear & OFFSET_MASK;
+                Err(trap)
+            }
+        }
     }
 
     /// Forgets everything.
@@ -278,34 +344,11 @@ impl Blocks {
     }
 }
 
-/// Translates `rip` for fetching.
-fn fetch(core: &mut Core) -> Result<Fetch, Trap> {
-    let cs = core.segments[seg::CS];
-    let (linear, room) = if core.in_long_code() {
-        if (core.rip as i64) << 16 >> 16 != core.rip as i64 {
-            return Err(core.fault_code(vector::GP, 0));
-        }
-        (core.rip, PAGE_BYTES)
-    } else {
-        if core.rip > u64::from(cs.limit) {
-            return Err(core.fault_code(vector::GP, 0));
-        }
-        (core.rip.wrapping_add(cs.base) & 0xffff_ffff, u64::from(cs.limit) - core.rip + 1)
-    };
-    match core.translate(linear, Kind::Execute)? {
-        Target::Ram { host, physical, .. } => {
-            let bytes = (PAGE_BYTES - (physical & OFFSET_MASK)).min(room) as usize;
-            Ok(Fetch { host, physical, linear, bytes })
-        }
-        Target::Outside { .. } => Err(core.fetch_outside_ram()),
-    }
-}
-
 /// Translates the page after the one that fetching began in.
 fn second_page(core: &mut Core, fetch: &Fetch, long: bool) -> Result<Target, Trap> {
     let next = (fetch.linear & PAGE_MASK).wrapping_add(PAGE_BYTES);
     let to_page_end = (PAGE_BYTES - (fetch.physical & OFFSET_MASK)) as usize;
-    let past_canonical = long && (next as i64) << 16 >> 16 != next as i64;
+    let past_canonical = long && !is_canonical(next);
     if fetch.bytes < to_page_end || past_canonical {
         // The code segment (or the canonical half) ends inside the instruction.
         return Err(core.fault_code(vector::GP, 0));

@@ -18,6 +18,12 @@ pub struct Cpu {
     pub(crate) window_wanted: bool,
 }
 
+/// Machines move between threads.
+const _: fn() = || {
+    fn needs_send<T: Send>() {}
+    needs_send::<Cpu>();
+};
+
 /// Why a state was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
