@@ -19,7 +19,7 @@ mod system;
 mod workload;
 
 use chaoscontrol_sdk::{Doorbell, Window, guest};
-use std::ffi::OsString;
+use std::path::Path;
 use system::Failure;
 
 const DEFAULT_WORKLOAD: &str = "/workload";
@@ -56,11 +56,12 @@ fn run(window: &mut Option<Window>) -> Result<workload::Ended, Failure> {
         None
     });
     network::bring_up("lo", None)?;
-    if let Some(vm) = guest::vm() {
+    // A machine without a network card is fine.
+    if let Some(vm) = guest::vm().filter(|_| Path::new("/sys/class/net/eth0").exists()) {
         network::bring_up("eth0", Some(network::address_of(vm)?))?;
     }
     let path = guest::parameter("chaos.init").unwrap_or_else(|| DEFAULT_WORKLOAD.to_string());
-    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let arguments = guest::arguments();
     workload::check(&path)?;
     let children = workload::Children::watch()?;
     let mut clock = window.as_ref().map(clock::Follower::new);

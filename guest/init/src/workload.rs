@@ -4,7 +4,7 @@
 use crate::clock::Follower;
 use crate::system::Failure;
 use chaoscontrol_sdk::Doorbell;
-use std::ffi::{CString, OsString};
+use std::ffi::CString;
 use std::fmt;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
@@ -66,7 +66,7 @@ impl Children {
     }
 
     /// Starts the workload and waits for its end. Its orphans are reaped on the way.
-    pub fn run(&self, path: &str, arguments: &[OsString], mut clock: Option<Follower<'_>>) -> Result<Ended, Failure> {
+    pub fn run(&self, path: &str, arguments: &[String], mut clock: Option<Follower<'_>>) -> Result<Ended, Failure> {
         let workload = Command::new(path)
             .args(arguments)
             .env_clear()

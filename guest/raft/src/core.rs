@@ -13,10 +13,10 @@ use crate::message::{ENTRIES_MAX, Message};
 pub const HEARTBEAT_NS: u64 = 50_000_000;
 /// Shortest election timeout.
 pub const ELECTION_NS_MIN: u64 = 150_000_000;
-/// Election timeouts are drawn in steps: `ELECTION_STEPS` values from the shortest on, up to 300 ms.
-pub const ELECTION_STEP_NS: u64 = 10_000_000;
+/// Election timeouts are drawn in steps: `ELECTION_STEPS` values from the shortest on, below 300 ms.
+pub const ELECTION_STEP_NS: u64 = 20_000_000;
 /// See `ELECTION_STEP_NS`.
-pub const ELECTION_STEPS: u64 = 16;
+pub const ELECTION_STEPS: u64 = 8;
 /// A fresh cluster's first election is staggered by node, so that it needs no luck.
 const FIRST_ELECTION_STAGGER_NS: u64 = 200_000_000;
 /// A leader asks again for an answer after this.

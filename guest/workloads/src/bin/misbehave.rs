@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Guests that do what no guest should, for tests of the host. `misbehave=WHAT` on the kernel command line, or the first
-//! argument, chooses:
+//! Guests that do what no guest should, for tests of the host. `misbehave=WHAT` on the kernel command line, or as an argument,
+//! chooses:
 //!
 //! | what | it does |
 //! |---|---|
@@ -22,7 +22,8 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 fn main() {
-    let what = std::env::args().nth(1).or_else(|| guest::parameter("misbehave")).unwrap_or_default();
+    let argument = std::env::args().find_map(|word| word.strip_prefix("misbehave=").map(str::to_owned));
+    let what = argument.or_else(|| guest::parameter("misbehave")).unwrap_or_default();
     println!("chaos-misbehave: {what}");
     match what.as_str() {
         "die" => std::process::exit(3),
