@@ -47,6 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let horizon_ns = seconds * 1_000_000_000;
     let planner = Planner::new(cluster.sim().config().shape(horizon_ns));
     let mut totals = BTreeMap::new();
+    let mut passes: BTreeMap<String, u64> = BTreeMap::new();
     let started = Instant::now();
     for seed in 0..branches {
         let schedule = match seed {
@@ -72,6 +73,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for violation in &outcome.violations {
             eprintln!("  vm {} at {}: {:?}", violation.vm, violation.cluster_ns, violation.kind);
         }
+        for row in outcome.assertions.iter().filter(|row| row.must_hit) {
+            *passes.entry(row.message.clone()).or_default() += row.passes;
+        }
         if seed == 0 {
             for row in &outcome.assertions {
                 eprintln!("  {} {:?}: {} passes, {} failures", row.kind, row.message, row.passes, row.failures);
@@ -80,6 +84,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     eprintln!("{branches} branches in {:.2} s", started.elapsed().as_secs_f64());
+    for (message, passes) in passes {
+        eprintln!("{passes} passes: {message:?}");
+    }
     for (kind, counts) in totals {
         eprintln!("{}: {counts:?}", kind.name());
     }

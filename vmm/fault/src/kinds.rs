@@ -83,6 +83,17 @@ pub enum Group {
     Clock,
 }
 
+/// What the planner puts beside a new fault that alone would meet nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Companion {
+    /// Nothing.
+    None,
+    /// A restart of the same VM while the fault lasts: guests read their disks when they start.
+    RestartDuring,
+    /// A partition without an end, at some time before.
+    PartitionBefore,
+}
+
 /// One row of the fault table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
@@ -94,6 +105,8 @@ pub struct Spec {
     pub group: Group,
     /// How often the planner picks it, relative to the others.
     pub weight: u32,
+    /// What the planner puts beside it.
+    pub companion: Companion,
     /// Parameters in their order.
     pub parameters: &'static [Parameter],
     /// What it does, for people.
@@ -130,7 +143,7 @@ const DISK: Domain = Domain { role: Role::Disk, min: 0, max: 15, draw: Draw::Tar
 const LASTS: Domain =
     Domain { role: Role::Duration, min: 0, max: 3600 * SECOND, draw: Draw::LogOrZero(30 * MILLISECOND, 2 * SECOND) };
 /// A pause without an end would be a kill.
-const LASTS_BOUNDED: Domain = Domain { min: 1, draw: Draw::Log(30 * MILLISECOND, 2 * SECOND), ..LASTS };
+const LASTS_BOUNDED: Domain = Domain { min: 1, draw: Draw::Log(50 * MILLISECOND, 2 * SECOND), ..LASTS };
 /// A chance in a million. Guests here send some hundred frames and write some ten blocks a second, so that a planned chance
 /// starts at one in twenty.
 const CHANCE: Domain = Domain { role: Role::Quantity, min: 1, max: 1_000_000, draw: Draw::Log(50_000, 1_000_000) };
@@ -146,7 +159,7 @@ const fn uniform(min: i128, max: i128, plan_min: i128, plan_max: i128) -> Domain
 macro_rules! faults {
     ($(
         $(#[doc = $doc:literal])+
-        $kind:ident = $name:literal, $group:ident, weight $weight:literal, observed $observed:literal {
+        $kind:ident = $name:literal, $group:ident, weight $weight:literal, beside $companion:ident, observed $observed:literal {
             $( $(#[doc = $field_doc:literal])+ $field:ident: $type:ty = $domain:expr, )*
         }
     )+) => {
@@ -170,6 +183,7 @@ macro_rules! faults {
                 name: $name,
                 group: Group::$group,
                 weight: $weight,
+                companion: Companion::$companion,
                 parameters: &[$(
                     Parameter {
                         name: stringify!($field),
@@ -213,7 +227,7 @@ macro_rules! faults {
 
 faults! {
     /// Every frame on the chosen links takes longer by a fixed time.
-    NetworkLatency = "network_latency", Network, weight 4, observed "frames delayed" {
+    NetworkLatency = "network_latency", Network, weight 4, beside None, observed "frames delayed" {
         /// Sending VMs.
         from_vms: u32 = VMS,
         /// Receiving VMs.
@@ -224,7 +238,7 @@ faults! {
         duration_ns: u64 = LASTS,
     }
     /// Every frame on the chosen links takes longer by a random time, so that frames may overtake each other.
-    NetworkJitter = "network_jitter", Network, weight 4, observed "frames delayed by a draw above zero" {
+    NetworkJitter = "network_jitter", Network, weight 4, beside None, observed "frames delayed by a draw above zero" {
         /// Sending VMs.
         from_vms: u32 = VMS,
         /// Receiving VMs.
@@ -235,7 +249,7 @@ faults! {
         duration_ns: u64 = LASTS,
     }
     /// Frames on the chosen links get lost.
-    NetworkLoss = "network_loss", Network, weight 5, observed "frames lost" {
+    NetworkLoss = "network_loss", Network, weight 5, beside None, observed "frames lost" {
         /// Sending VMs.
         from_vms: u32 = VMS,
         /// Receiving VMs.
@@ -246,7 +260,7 @@ faults! {
         duration_ns: u64 = LASTS,
     }
     /// Frames on the chosen links arrive twice.
-    NetworkDuplication = "network_duplication", Network, weight 3, observed "frames duplicated" {
+    NetworkDuplication = "network_duplication", Network, weight 3, beside None, observed "frames duplicated" {
         /// Sending VMs.
         from_vms: u32 = VMS,
         /// Receiving VMs.
@@ -259,7 +273,7 @@ faults! {
         duration_ns: u64 = LASTS,
     }
     /// Chosen frames are held back, so that later ones overtake them.
-    NetworkReorder = "network_reorder", Network, weight 3, observed "frames held back" {
+    NetworkReorder = "network_reorder", Network, weight 3, beside None, observed "frames held back" {
         /// Sending VMs.
         from_vms: u32 = VMS,
         /// Receiving VMs.
@@ -272,7 +286,7 @@ faults! {
         duration_ns: u64 = LASTS,
     }
     /// One random bit of a chosen frame is flipped, behind the Ethernet header, so that the guest's checksums meet it.
-    NetworkCorruption = "network_corruption", Network, weight 3, observed "frames with a flipped bit" {
+    NetworkCorruption = "network_corruption", Network, weight 3, beside None, observed "frames with a flipped bit" {
         /// Sending VMs.
         from_vms: u32 = VMS,
         /// Receiving VMs.
@@ -283,7 +297,7 @@ faults! {
         duration_ns: u64 = LASTS,
     }
     /// The chosen links pass so many bytes a second; frames queue behind each other and are lost once a second's worth waits.
-    NetworkBandwidth = "network_bandwidth", Network, weight 2, observed "frames that waited or were lost in the queue" {
+    NetworkBandwidth = "network_bandwidth", Network, weight 2, beside None, observed "frames that waited or were lost in the queue" {
         /// Sending VMs.
         from_vms: u32 = VMS,
         /// Receiving VMs.
@@ -294,14 +308,14 @@ faults! {
         duration_ns: u64 = LASTS,
     }
     /// No frame passes between the chosen VMs and the others, in either direction.
-    NetworkPartition = "network_partition", Network, weight 12, observed "frames dropped" {
+    NetworkPartition = "network_partition", Network, weight 12, beside None, observed "frames dropped" {
         /// VMs on one side; all others are on the other.
         vms: u32 = VMS,
         /// How long; 0 is until healed.
         duration_ns: u64 = LASTS,
     }
     /// No frame passes on the chosen links; the other direction stays open.
-    NetworkPartitionOneWay = "network_partition_one_way", Network, weight 8, observed "frames dropped" {
+    NetworkPartitionOneWay = "network_partition_one_way", Network, weight 8, beside None, observed "frames dropped" {
         /// Sending VMs.
         from_vms: u32 = VMS,
         /// Receiving VMs.
@@ -310,11 +324,11 @@ faults! {
         duration_ns: u64 = LASTS,
     }
     /// Ends every network fault that is in effect.
-    NetworkHeal = "network_heal", Network, weight 2, observed "network faults ended" {
+    NetworkHeal = "network_heal", Network, weight 2, beside PartitionBefore, observed "network faults ended" {
     }
     /// A power cut: the VM stops, what is on its way to it is lost, and its disks keep what was durable plus an explicit
     /// subset of the rest.
-    VmKill = "vm_kill", Vm, weight 12, observed "a running VM stopped" {
+    VmKill = "vm_kill", Vm, weight 12, beside None, observed "a running VM stopped" {
         /// The VM.
         vm: u16 = VM,
         /// Which writes that were not durable survive: bit *i* is the *i*-th oldest of each disk; the bits repeat from the
@@ -328,19 +342,19 @@ faults! {
         down_ns: u64 = LASTS,
     }
     /// The VM gets no run time while its clocks go on; frames queue in its network card.
-    VmPause = "vm_pause", Vm, weight 8, observed "a VM that could have run did not" {
+    VmPause = "vm_pause", Vm, weight 8, beside None, observed "a VM that could have run did not" {
         /// The VM.
         vm: u16 = VM,
         /// How long.
         duration_ns: u64 = LASTS_BOUNDED,
     }
     /// Starts a VM that is down. A VM that is up is reset: all its writes survive.
-    VmRestart = "vm_restart", Vm, weight 4, observed "a VM started again" {
+    VmRestart = "vm_restart", Vm, weight 4, beside None, observed "a VM started again" {
         /// The VM.
         vm: u16 = VM,
     }
     /// Reads of the disk fail.
-    DiskReadError = "disk_read_error", Disk, weight 2, observed "reads failed" {
+    DiskReadError = "disk_read_error", Disk, weight 2, beside RestartDuring, observed "reads failed" {
         /// The VM.
         vm: u16 = VM,
         /// The VM's disk.
@@ -351,7 +365,7 @@ faults! {
         duration_ns: u64 = LASTS,
     }
     /// Writes to the disk fail and change nothing.
-    DiskWriteError = "disk_write_error", Disk, weight 3, observed "writes failed" {
+    DiskWriteError = "disk_write_error", Disk, weight 3, beside None, observed "writes failed" {
         /// The VM.
         vm: u16 = VM,
         /// The VM's disk.
@@ -362,7 +376,7 @@ faults! {
         duration_ns: u64 = LASTS,
     }
     /// Writes to the disk fail after a part of the data was written.
-    DiskTornWrite = "disk_torn_write", Disk, weight 3, observed "writes torn" {
+    DiskTornWrite = "disk_torn_write", Disk, weight 3, beside None, observed "writes torn" {
         /// The VM.
         vm: u16 = VM,
         /// The VM's disk.
@@ -375,7 +389,7 @@ faults! {
         duration_ns: u64 = LASTS,
     }
     /// Reads from the disk return data with one flipped bit; what is stored stays as it is.
-    DiskCorruption = "disk_corruption", Disk, weight 2, observed "reads with a flipped bit" {
+    DiskCorruption = "disk_corruption", Disk, weight 2, beside RestartDuring, observed "reads with a flipped bit" {
         /// The VM.
         vm: u16 = VM,
         /// The VM's disk.
@@ -386,7 +400,7 @@ faults! {
         duration_ns: u64 = LASTS,
     }
     /// The disk's space is used up: every write fails and changes nothing, reads work.
-    DiskFull = "disk_full", Disk, weight 2, observed "writes refused" {
+    DiskFull = "disk_full", Disk, weight 2, beside None, observed "writes refused" {
         /// The VM.
         vm: u16 = VM,
         /// The VM's disk.
@@ -395,7 +409,7 @@ faults! {
         duration_ns: u64 = LASTS,
     }
     /// The VM's clocks, and with them its CPU, run at `numerator / denominator` of cluster time.
-    ClockSkew = "clock_skew", Clock, weight 4, observed "guest time left cluster time" {
+    ClockSkew = "clock_skew", Clock, weight 4, beside None, observed "guest time left cluster time" {
         /// The VM.
         vm: u16 = VM,
         /// Guest ns in each `denominator` ns of cluster time; the ratio must lie between 1/10 and 10.
@@ -406,7 +420,7 @@ faults! {
         duration_ns: u64 = LASTS,
     }
     /// The VM's wall clock steps forward or back; its monotonic clocks do not.
-    ClockJump = "clock_jump", Clock, weight 2, observed "the wall clock stepped" {
+    ClockJump = "clock_jump", Clock, weight 2, beside None, observed "the wall clock stepped" {
         /// The VM.
         vm: u16 = VM,
         /// The step; negative is back.

@@ -12,7 +12,7 @@ mod schedule;
 mod stream;
 mod wire;
 
-pub use kinds::{Domain, Draw, Fault, FaultKind, Group, Parameter, Role, SPECS, Spec, Width};
+pub use kinds::{Companion, Domain, Draw, Fault, FaultKind, Group, Parameter, Role, SPECS, Spec, Width};
 pub use ledger::{Applicability, Application, Ledger, LedgerEntry, Rejection, StageCounts};
 pub use planner::Planner;
 pub use schedule::{FaultEvent, MAX_EVENTS, MAX_VMS, Schedule, ScheduleError, Shape};

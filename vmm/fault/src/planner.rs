@@ -5,10 +5,16 @@
 //! [`Schedule::check`] for its shape.
 
 use crate::schedule::{FaultEvent, Schedule, Shape};
-use crate::{Domain, Draw, Fault, FaultKind, Role, SPECS, Spec, Stream};
+use crate::{Companion, Domain, Draw, Fault, FaultKind, Role, SPECS, Spec, Stream};
 
 /// Most events that mutation lets a schedule grow to; longer parents are cut.
 const MAX_PLANNED_EVENTS: usize = 24;
+
+/// Kinds in a new schedule, at most.
+const RANDOM_KINDS_MAX: u64 = 4;
+
+/// How far before a fault its companion lies, at most.
+const COMPANION_NS_MAX: u64 = 2_000_000_000;
 
 /// How often a draw that breaks a rule between parameters is drawn again before the event is left out.
 const MAX_REDRAWS: u32 = 16;
@@ -37,10 +43,10 @@ impl Planner {
             shape.vms() > 0 && (disks || !has(Role::Disk)) && (shape.vms() > 1 || !has(Role::VmSet))
         };
         let kinds = SPECS.iter().filter(possible).filter(|spec| wanted(spec.kind)).collect();
-        Self { shape, kinds, max_events: 8 }
+        Self { shape, kinds, max_events: 12 }
     }
 
-    /// Changes how many events a new random schedule has at most (default 8).
+    /// Changes how many events a new random schedule has at most (default 12).
     #[must_use]
     pub fn max_events(mut self, events: u64) -> Self {
         self.max_events = events.clamp(1, MAX_PLANNED_EVENTS as u64);
@@ -53,10 +59,14 @@ impl Planner {
         &self.shape
     }
 
-    /// A new schedule of one to the set number of events.
+    /// A new schedule of one to the set number of events, of few kinds. A schedule of a little of everything is much like the
+    /// next one; many of one kind, or of two that meet, reach states that no mixture does (Groce et al., "Swarm Testing",
+    /// ISSTA 2012).
     pub fn random(&self, stream: &mut Stream) -> Schedule {
+        let kinds: Vec<&'static Spec> =
+            (0..stream.between(1, RANDOM_KINDS_MAX)).filter_map(|_| Self::kind(&self.kinds, stream)).collect();
         let wanted = stream.between(1, self.max_events);
-        let events = (0..wanted).filter_map(|_| self.event(stream)).collect();
+        let events = (0..wanted).flat_map(|_| self.events(&kinds, stream)).collect();
         self.finish(events)
     }
 
@@ -80,7 +90,7 @@ impl Planner {
     fn mutate_once(&self, events: &mut Vec<FaultEvent>, stream: &mut Stream) {
         let choice = if events.is_empty() { 0 } else { stream.below(8) };
         match choice {
-            0..=2 => events.extend(self.event(stream)),
+            0..=2 => events.extend(self.events(&self.kinds, stream)),
             3 => drop(events.swap_remove(Self::pick(events, stream))),
             4 | 5 => {
                 let index = Self::pick(events, stream);
@@ -124,15 +134,45 @@ impl Planner {
         None
     }
 
-    fn event(&self, stream: &mut Stream) -> Option<FaultEvent> {
-        let total: u64 = self.kinds.iter().map(|spec| u64::from(spec.weight)).sum();
+    /// One of the kinds by weight.
+    fn kind(kinds: &[&'static Spec], stream: &mut Stream) -> Option<&'static Spec> {
+        let total: u64 = kinds.iter().map(|spec| u64::from(spec.weight)).sum();
         let mut draw = stream.below(total);
-        let spec = self.kinds.iter().find(|spec| {
+        kinds.iter().copied().find(|spec| {
             let weight = u64::from(spec.weight);
             let found = draw < weight;
             draw = draw.saturating_sub(weight);
             found
-        })?;
+        })
+    }
+
+    /// A new event, and what belongs beside it.
+    fn events(&self, kinds: &[&'static Spec], stream: &mut Stream) -> Vec<FaultEvent> {
+        let event = self.event(kinds, stream);
+        event.into_iter().flat_map(|event| [Some(event), self.companion(&event, stream)]).flatten().collect()
+    }
+
+    fn companion(&self, event: &FaultEvent, stream: &mut Stream) -> Option<FaultEvent> {
+        let (fault, time_ns) = match event.fault.kind().spec().companion {
+            Companion::None => return None,
+            Companion::RestartDuring => {
+                let rest_ns = self.shape.horizon_ns - event.time_ns - 1;
+                let lasts_ns = event.fault.duration_ns().filter(|lasts| *lasts > 0).unwrap_or(rest_ns);
+                let after_ns = stream.between(0, lasts_ns.min(rest_ns) / 2);
+                (Fault::VmRestart { vm: event.fault.vm()? }, event.time_ns + after_ns)
+            }
+            Companion::PartitionBefore => {
+                let before_ns = stream.between(0, event.time_ns.min(COMPANION_NS_MAX));
+                let partition = Fault::NetworkPartition { vms: self.vm_set(stream), duration_ns: 0 };
+                (partition, event.time_ns - before_ns)
+            }
+        };
+        let companion = FaultEvent { time_ns, fault };
+        companion.check(0, &self.shape).is_ok().then_some(companion)
+    }
+
+    fn event(&self, kinds: &[&'static Spec], stream: &mut Stream) -> Option<FaultEvent> {
+        let spec = Self::kind(kinds, stream)?;
         for _ in 0..MAX_REDRAWS {
             let time_ns = stream.below(self.shape.horizon_ns);
             let mut vm = None;
@@ -254,6 +294,19 @@ mod tests {
                     "{name}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn faults_that_alone_would_meet_nothing_get_a_companion() {
+        let mut stream = Stream::named(4, "plan", 0);
+        for (name, companion) in [("disk_corruption", "vm_restart"), ("network_heal", "network_partition")] {
+            let only = Planner::with_kinds(planner().shape().clone(), |kind| kind.name() == name);
+            let beside = (0..50).filter(|_| {
+                let schedule = only.random(&mut stream);
+                schedule.events().iter().any(|event| event.fault.kind().name() == companion)
+            });
+            assert!(beside.count() > 40, "{name}");
         }
     }
 
