@@ -224,8 +224,8 @@ pub fn roundsd(core: &mut Core, op: &Op) -> Step {
 }
 
 /// DPPS, DPPD: products of the lanes named in `imm[7:4]`, summed, to the lanes named in `imm[3:0]`. The steps are those of separate
-/// instructions: a multiplication, then additions of the register to itself with neighbours (and halves) exchanged, so each
-/// lane prefers its own NaN. An unmasked exception of a step ends the instruction there.
+/// instructions: a multiplication, then additions of the register to itself with neighbours (and halves) exchanged, which
+/// decides which of several NaNs a lane gets. An unmasked exception of a step ends the instruction there.
 pub fn dot_product<F: LaneOf>(core: &mut Core, op: &Op) -> Step {
     core.check_sse()?;
     let b = source128(core, op)?.to_le_bytes();
@@ -246,7 +246,9 @@ pub fn dot_product<F: LaneOf>(core: &mut Core, op: &Op) -> Step {
         let mut flags = 0;
         let before = terms;
         for i in 0..lanes::<F>() {
-            let (sum, raised) = sse::add::<F>(before[i], before[i ^ distance], env);
+            // The first step of DPPS has the neighbour first.
+            let (a, b) = if distance == 1 && lanes::<F>() == 4 { (i ^ 1, i) } else { (i, i ^ distance) };
+            let (sum, raised) = sse::add::<F>(before[a], before[b], env);
             (terms[i], flags) = (sum, flags | raised);
         }
         record(core, flags)?;

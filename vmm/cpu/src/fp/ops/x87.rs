@@ -320,15 +320,14 @@ pub fn fst_register<const POP: bool>(core: &mut Core, op: &Op) -> Step {
     Ok(())
 }
 
-/// FSTPNCE: FSTP ST(i) without a stack fault; what is copied may be empty.
+/// FSTPNCE: FSTP ST(i) without a stack fault; an empty register is popped and not copied.
 pub fn fstpnce(core: &mut Core, op: &Op) -> Step {
     begin(core, op)?;
     let x87 = &mut core.x87;
     x87.raise(0);
-    let (value, empty) = (x87.st(0), x87.empty(0));
-    x87.set_st(op.dst, value);
-    if empty {
-        x87.free(op.dst);
+    if !x87.empty(0) {
+        let value = x87.st(0);
+        x87.set_st(op.dst, value);
     }
     x87.pop();
     Ok(())

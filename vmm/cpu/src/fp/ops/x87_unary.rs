@@ -6,7 +6,7 @@ use crate::core_state::Core;
 use crate::fp::soft::Rounding;
 use crate::fp::x87::arith::{self, Remainder};
 use crate::fp::x87::f80::{F80, LEADING, Outcome};
-use crate::fp::x87::flag::{C0, C1, C2, C3, CODES, IE};
+use crate::fp::x87::flag::{C0, C1, C2, C3, CODES};
 use crate::fp::x87::stack::{OVERFLOW, UNDERFLOW};
 use crate::op::{Op, Step};
 
@@ -75,27 +75,23 @@ pub fn fprem<const NEAREST: bool>(core: &mut Core, op: &Op) -> Step {
     begin(core, op)?;
     let x87 = &mut core.x87;
     let outcome = if x87.empty(0) || x87.empty(1) {
-        let value = Remainder { value: F80::DEFAULT_NAN, incomplete: false, quotient: 0 };
+        let value = Remainder { value: F80::DEFAULT_NAN, incomplete: false, quotient: None };
         Outcome { value, flags: UNDERFLOW }
     } else {
         arith::remainder(x87.st(0), x87.st(1), NEAREST, x87.environment())
     };
-    if outcome.flags & IE != 0 {
-        x87.status &= !C2;
-        if x87.raise(outcome.flags) {
-            x87.set_st(0, outcome.value.value);
-        }
-        return Ok(());
-    }
+    x87.status &= !C2;
     if x87.raise(outcome.flags) {
         let Remainder { value, incomplete, quotient } = outcome.value;
-        let code = |set: bool, code: u16| if set { code } else { 0 };
-        let codes = code(quotient & 4 != 0, C0)
-            | code(quotient & 2 != 0, C3)
-            | code(quotient & 1 != 0, C1)
-            | code(incomplete, C2);
-        x87.status = (x87.status & !CODES) | codes;
         x87.set_st(0, value);
+        if let Some(quotient) = quotient {
+            let code = |set: bool, code: u16| if set { code } else { 0 };
+            let codes = code(quotient & 4 != 0, C0)
+                | code(quotient & 2 != 0, C3)
+                | code(quotient & 1 != 0, C1)
+                | code(incomplete, C2);
+            x87.status = (x87.status & !CODES) | codes;
+        }
     }
     Ok(())
 }

@@ -148,7 +148,7 @@ pub fn scale(a: F80, b: F80, control: Control) -> Outcome {
         (Value::Zero(_) | Value::Infinity(_), _) => Outcome::exact(a).with(denormal),
         (_, Value::Infinity(false)) => Outcome::exact(F80::infinity(negative)).with(denormal),
         (_, Value::Infinity(true)) => Outcome::exact(F80::zero(negative)).with(denormal),
-        (Value::Finite(x), Value::Zero(_)) => F80::round(x, control.full_precision()).with(denormal),
+        (_, Value::Zero(_)) => Outcome::exact(a.canonical()).with(denormal),
         (Value::Finite(x), Value::Finite(y)) => {
             // Past this the result overflows or vanishes whatever `x` is.
             const FAR: u64 = 0x1_0000;
@@ -183,25 +183,25 @@ pub struct Remainder {
     pub value: F80,
     /// C2.
     pub incomplete: bool,
-    /// The quotient's low three bits (zero if incomplete).
-    pub quotient: u8,
+    /// The quotient's low three bits, zero if incomplete; `None` where there is no quotient (NaNs), and C0 and C3 stay.
+    pub quotient: Option<u8>,
 }
 
 /// FPREM, and FPREM1 where `nearest`. An exponent difference of 64 or more is reduced by 32 to 63 bits at a time.
 pub fn remainder(a: F80, b: F80, nearest: bool, control: Control) -> Outcome<Remainder> {
-    let done = |value, flags| Outcome { value: Remainder { value, incomplete: false, quotient: 0 }, flags };
+    let done = |value, flags| Outcome { value: Remainder { value, incomplete: false, quotient: Some(0) }, flags };
     if let Some(Outcome { value, flags }) = nan_outcome(a, b) {
-        return done(value, flags);
+        return Outcome { value: Remainder { value, incomplete: false, quotient: None }, flags };
     }
     let denormal = F80::denormal_flag(&[a, b]);
     let (x, y) = match (a.unpack(), b.unpack()) {
-        (Value::Infinity(_), _) | (_, Value::Zero(_)) => return done(F80::DEFAULT_NAN, IE),
+        (Value::Infinity(_), _) | (_, Value::Zero(_)) => {
+            let value = Remainder { value: F80::DEFAULT_NAN, incomplete: false, quotient: None };
+            return Outcome { value, flags: IE };
+        }
         _ if denormal != 0 && !control.masks(DE) => return done(a, DE),
         (Value::Zero(_), _) => return done(a, denormal),
-        (Value::Finite(x), Value::Infinity(_)) => {
-            let Outcome { value, flags } = F80::round(x, control.full_precision());
-            return done(value, flags | denormal);
-        }
+        (Value::Finite(_), Value::Infinity(_)) => return done(a.canonical(), denormal),
         (Value::Finite(x), Value::Finite(y)) => (x, y),
     };
     let difference = x.exponent - y.exponent;
@@ -210,7 +210,7 @@ pub fn remainder(a: F80, b: F80, nearest: bool, control: Control) -> Outcome<Rem
         let (rest, _) = reduce(x, y, step);
         let value = finish(x.negative, y.exponent + difference - step, rest, control);
         return Outcome {
-            value: Remainder { value: value.value, incomplete: true, quotient: 0 },
+            value: Remainder { value: value.value, incomplete: true, quotient: Some(0) },
             flags: value.flags | denormal,
         };
     }
@@ -242,7 +242,7 @@ pub fn remainder(a: F80, b: F80, nearest: bool, control: Control) -> Outcome<Rem
     let value =
         if rest == 0 { Outcome::exact(F80::zero(x.negative)) } else { finish(negative, y.exponent, rest, control) };
     Outcome {
-        value: Remainder { value: value.value, incomplete: false, quotient: quotient as u8 & 7 },
+        value: Remainder { value: value.value, incomplete: false, quotient: Some(quotient as u8 & 7) },
         flags: value.flags | denormal,
     }
 }

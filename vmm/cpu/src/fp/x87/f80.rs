@@ -142,6 +142,11 @@ impl F80 {
         Self { sig: self.sig | QUIET, ..self }
     }
 
+    /// A pseudo-denormal as the normal number that it equals; anything else as it is.
+    pub fn canonical(self) -> Self {
+        if self.field() == 0 && self.sig & LEADING != 0 { Self { se: self.se | 1, ..self } } else { self }
+    }
+
     /// The value with the other sign.
     pub fn negated(self) -> Self {
         Self { se: self.se ^ 0x8000, ..self }
@@ -194,7 +199,8 @@ impl F80 {
             }
             let exponent = rounded.exponent - WRAP;
             if exponent > BIAS {
-                return Self::overflow(value.negative, precision, rounding);
+                // Only FSCALE gets that far.
+                return Outcome { value: Self::infinity(value.negative), flags: OE | PE | C1 };
             }
             let flags = OE | lost(rounded.inexact, rounded.up);
             return Outcome { value: place(exponent, rounded.significand), flags };
@@ -202,10 +208,11 @@ impl F80 {
         if rounded.tiny && !control.masks(UE) {
             let wrapped = value.round_unbounded(precision, rounding);
             let exponent = wrapped.exponent + WRAP;
-            if exponent > -BIAS {
-                let flags = UE | lost(wrapped.inexact, wrapped.up);
-                return Outcome { value: place(exponent, wrapped.significand), flags };
+            if exponent <= -BIAS {
+                return Outcome { value: Self::zero(value.negative), flags: UE | PE };
             }
+            let flags = UE | lost(wrapped.inexact, wrapped.up);
+            return Outcome { value: place(exponent, wrapped.significand), flags };
         }
         let sig = rounded.significand << (64 - precision);
         let flags = lost(rounded.inexact, rounded.up) | if rounded.tiny && rounded.inexact { UE } else { 0 };

@@ -2,7 +2,7 @@
 //! The transcendental instructions: special operands, flags and rounding around [`super::functions`].
 //!
 //! Special results follow the tables of the Intel SDM vol. 2 (FSIN, FCOS, FPTAN, FPATAN, F2XM1, FYL2X, FYL2XP1). Results are
-//! rounded by RC to 64 bits whatever PC says. A result is inexact unless the mathematical value fits 64 bits.
+//! rounded by RC to 64 bits whatever PC says. PE is set by every result that is computed, also where it happens to be exact.
 
 use super::arith::single_nan;
 use super::f80::{Control, F80, Outcome, Value, nan_outcome};
@@ -121,9 +121,9 @@ pub fn power_minus_one(a: F80, control: Control) -> Outcome {
         }
         // 2^1 - 1 and 2^-1 - 1.
         Value::Finite(x) if x.exponent == 0 && x.negative => {
-            Outcome::exact(F80 { se: 0xbffe, sig: super::f80::LEADING })
+            Outcome { value: F80 { se: 0xbffe, sig: super::f80::LEADING }, flags: PE }
         }
-        Value::Finite(x) if x.exponent == 0 => Outcome::exact(a),
+        Value::Finite(x) if x.exponent == 0 => Outcome { value: a, flags: PE },
         Value::Finite(x) => inexact(functions::power_minus_one(x), control).with(denormal),
     }
 }
@@ -185,7 +185,9 @@ fn times(y: F80, log: Log, denormal: u16, control: Control) -> Outcome {
         (_, Log::Zero) => Outcome::exact(F80::zero(sign(false))),
         (Value::Finite(y), Log::Finite(log, true)) => inexact(mul(y, log), control),
         // A power of two has an integer logarithm, and the product is exact before it is rounded.
-        (Value::Finite(y), Log::Finite(log, false)) => F80::round(arith::mul(y, log), control.full_precision()),
+        (Value::Finite(y), Log::Finite(log, false)) => {
+            F80::round(arith::mul(y, log), control.full_precision()).with(PE)
+        }
     };
     outcome.with(denormal)
 }
