@@ -7,6 +7,9 @@ mod common;
 
 use std::sync::Arc;
 
+use chaoscontrol_cpu::Config;
+use chaoscontrol_machine::exact::Exact;
+use chaoscontrol_machine::memory::GuestMemory;
 use chaoscontrol_machine::{Firmware, GuestNs, Machine, Stop, VmConfig};
 use common::linux::{initrd, kernel, ticking_init};
 
@@ -101,6 +104,21 @@ fn stops_restores_and_forks_are_invisible_to_linux() {
     run(&mut fresh, later);
     run(&mut stopped, later);
     same(&mut fresh, &mut stopped, "in a fresh machine");
+}
+
+#[test]
+fn the_engines_caches_are_invisible_to_linux() {
+    let Some(mut usual) = machine("vmlinux", |_| {}) else { return };
+    let config = usual.config().clone();
+    let memory = Arc::new(GuestMemory::new(config.memory_bytes).expect("memory"));
+    let caches = Config { tlb_entries: 32, cached_operations: 1024, block_instructions: 4 };
+    let engine = Exact::with_config(memory.clone(), &caches).expect("an engine");
+    let mut small = Machine::with_engine(config, memory, Box::new(engine)).expect("a machine");
+    small.load().expect("loads");
+    for machine in [&mut usual, &mut small] {
+        assert_eq!(machine.run_until_serial("reached-init", GuestNs(20 * SECOND)).unwrap(), Stop::SerialMatch);
+    }
+    same(&mut usual, &mut small, "at init");
 }
 
 #[test]
