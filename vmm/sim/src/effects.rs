@@ -46,6 +46,14 @@ impl Effects {
         (before - self.list.len()) as u64
     }
 
+    /// Whether every target exists in a cluster whose VMs have so many disks.
+    pub fn fit(&self, disks: &[u16]) -> bool {
+        self.list.iter().map(|effect| &effect.event.fault).all(|fault| {
+            let target = fault.vm().map(|vm| disks.get(usize::from(vm)).copied());
+            target.is_none_or(|disks| disks.is_some_and(|disks| fault.disk().is_none_or(|disk| disk < disks)))
+        })
+    }
+
     /// When the next effect ends.
     pub fn next_end_ns(&self) -> Option<u64> {
         self.list.iter().filter_map(|effect| effect.until_ns).min()

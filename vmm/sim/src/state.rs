@@ -124,6 +124,9 @@ impl Sim {
         if state.vms.iter().zip(&state.config.disks).any(|(vm, disks)| vm.disks.len() != usize::from(*disks)) {
             return Err(ConfigError::State("the number of disks differs between its parts"));
         }
+        if !state.effects.fit(&state.config.disks) {
+            return Err(ConfigError::State("a fault in effect has a target that the cluster does not have"));
+        }
         Ok(Self { state })
     }
 

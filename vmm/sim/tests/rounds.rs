@@ -117,6 +117,29 @@ fn a_stored_core_goes_on_as_if_it_had_never_been_stored() {
 }
 
 #[test]
+fn a_stored_core_that_contradicts_itself_is_refused() {
+    let full = Fault::DiskFull { vm: 1, disk: 0, duration_ns: 0 };
+    let mut world = World::new(config(2), 1, &[(0, full)]);
+    world.step();
+    let stored = serde_json::to_value(world.sim.state()).unwrap();
+    let refused = |path: &str, value: serde_json::Value| {
+        let mut changed = stored.clone();
+        *changed.pointer_mut(path).unwrap_or_else(|| panic!("no {path}")) = value;
+        serde_json::from_value::<SimState>(changed).map_or(true, |state| Sim::from_state(state).is_err())
+    };
+    assert!(!refused("/now_ns", 5.into()), "an unchanged or harmless state is accepted");
+    assert!(refused("/vms/0/clock/denominator", 0.into()));
+    assert!(refused("/vms/1/clock/numerator", 0.into()));
+    assert!(refused("/vms", serde_json::json!([])));
+    assert!(refused("/vms/0/disks", serde_json::json!([])));
+    assert!(refused("/config/disks", serde_json::json!([1, 1, 1])));
+    assert!(refused("/config/network/latency_ns", 1.into()));
+    assert!(refused("/effects/0/event/vm", 2.into()));
+    assert!(refused("/effects/0/event/disk", 1.into()));
+    assert!(refused("/switch/ports", serde_json::json!([])));
+}
+
+#[test]
 fn a_fault_added_to_a_schedule_moves_no_other_faults_draws() {
     let loss = Fault::NetworkLoss { from_vms: 1, to_vms: 2, loss_ppm: 400_000, duration_ns: 0 };
     let jitter =
