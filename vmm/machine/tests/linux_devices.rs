@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! The virtio devices under Linux's own drivers: disk, network, entropy, console.
 //!
-//! Needs a guest kernel (`CHAOS_KERNEL`, or one that `guest/kernel/build` left in the user's cache), a static busybox, and for the
-//! file-system test `mkfs.ext4`. Where one is missing the test says that it was skipped.
+//! Needs a guest kernel (`CHAOS_TEST_KERNEL`, or one that `guest/kernel/build` left in the user's cache), a static busybox, and for
+//! the file-system tests `mkfs.ext4`. Where one is missing the test says that it was skipped.
 
-use std::path::{Path, PathBuf};
+mod common;
+
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -12,34 +14,11 @@ use chaoscontrol_machine::entropy::{Purpose, Stream};
 use chaoscontrol_machine::pages::PageMap;
 use chaoscontrol_machine::virtio::block::{DiskFault, Effect, EffectKind, Survivors};
 use chaoscontrol_machine::{DiskConfig, Firmware, GuestNs, Machine, NetConfig, Stop, VmConfig};
+use common::linux::{archive, kernel};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 const DISK_BYTES: u64 = 8 << 20;
-
-/// The guest kernel, or a loud skip.
-fn kernel() -> Option<Vec<u8>> {
-    if let Ok(path) = std::env::var("CHAOS_KERNEL") {
-        return Some(std::fs::read(&path).unwrap_or_else(|error| panic!("CHAOS_KERNEL: {path}: {error}")));
-    }
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
-    let mut built: Vec<PathBuf> = std::fs::read_dir(cache.join("chaoscontrol/kernel"))
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| Some(entry.ok()?.path().join("vmlinux")))
-        .filter(|path| {
-            let config = std::fs::read_to_string(path.with_file_name("config")).unwrap_or_default();
-            config.contains("CONFIG_X86_LOCAL_APIC=y") && path.exists()
-        })
-        .collect();
-    built.sort_by_key(|path| path.metadata().and_then(|data| data.modified()).ok());
-    let Some(path) = built.pop() else {
-        eprintln!("skipped: no guest kernel; run guest/kernel/build or set CHAOS_KERNEL");
-        return None;
-    };
-    Some(std::fs::read(path).expect("the kernel can be read"))
-}
 
 /// An initrd of a static busybox and `script` as init.
 fn initrd(script: &str) -> Option<Vec<u8>> {
@@ -49,13 +28,9 @@ fn initrd(script: &str) -> Option<Vec<u8>> {
     };
     let script =
         format!("#!/bin/busybox sh\nexport PATH=/bin\n/bin/busybox --install -s /bin\n{SETUP}{script}\npoweroff -f\n");
-    let mut archive = Vec::new();
-    for name in ["bin", "dev", "proc", "sys", "mnt"] {
-        entry(&mut archive, name, 0o040_755, &[]);
-    }
-    entry(&mut archive, "bin/busybox", 0o100_755, &busybox);
-    entry(&mut archive, "init", 0o100_755, script.as_bytes());
-    Some(cpio::newc::trailer(archive).expect("writing to memory works"))
+    let directories = ["bin", "dev", "proc", "sys", "mnt"].map(|name| (name, 0o040_755, &[][..]));
+    let files = [("bin/busybox", 0o100_755, busybox.as_slice()), ("init", 0o100_755, script.as_bytes())];
+    Some(archive(&[&directories[..], &files].concat()))
 }
 
 /// What every script starts with: devices, and `step NAME`, which tells the host and waits for its answer.
@@ -68,13 +43,6 @@ stty -echo 2>/dev/null
 step() { echo "step $1"; read answer; }
 "#;
 
-fn entry(archive: &mut Vec<u8>, name: &str, mode: u32, data: &[u8]) {
-    use std::io::Write;
-    let mut writer = cpio::newc::Builder::new(name).mode(mode).nlink(1).write(&mut *archive, data.len() as u32);
-    writer.write_all(data).expect("writing to memory works");
-    writer.finish().expect("writing to memory works");
-}
-
 struct Guest {
     machine: Machine,
     serial: String,
@@ -82,11 +50,11 @@ struct Guest {
 
 impl Guest {
     fn boot(script: &str, disk: Option<&PageMap>, number: u8) -> Option<Self> {
-        Self::boot_with(script, disk, number, Firmware::Legacy)
+        Self::boot_with(script, disk, number, Firmware::default())
     }
 
     fn boot_with(script: &str, disk: Option<&PageMap>, number: u8, firmware: Firmware) -> Option<Self> {
-        let mut config = VmConfig::new(64 << 20, kernel()?.into());
+        let mut config = VmConfig::new(64 << 20, kernel("vmlinux")?.into());
         config.initrd = Some(initrd(script)?.into());
         config.rng_seed = [number; 32];
         config.firmware = firmware;
@@ -116,7 +84,7 @@ impl Guest {
 
     /// Runs until the guest writes `text`, and takes everything up to the end of that line.
     fn until(&mut self, text: &str) -> String {
-        let limit = self.machine.now().after(60 * SECOND);
+        let limit = self.machine.now().after(5 * SECOND);
         while self.machine.now() < limit {
             if let Some(found) = self.serial.find(text)
                 && let Some(line) = self.serial[found..].find('\n')
@@ -129,7 +97,7 @@ impl Guest {
                 panic!("stopped with {stop:?} before {text:?}:\n{}", self.serial);
             }
         }
-        panic!("{text:?} did not come within a minute of guest time:\n{}", self.serial);
+        panic!("{text:?} did not come within five seconds of guest time:\n{}", self.serial);
     }
 
     /// Lets the guest's `step` go on.

@@ -49,13 +49,19 @@ fn cpio_entry(archive: &mut Vec<u8>, name: &str, mode: u32, data: &[u8]) {
     archive.resize(archive.len().next_multiple_of(4), 0);
 }
 
-/// An initrd with this program at `name`.
-pub fn initrd(name: &str, program: &[u8]) -> Vec<u8> {
+/// A newc archive of these (name, mode, contents).
+pub fn archive(entries: &[(&str, u32, &[u8])]) -> Vec<u8> {
     let mut archive = Vec::new();
-    cpio_entry(&mut archive, "dev", 0o040_755, &[]);
-    cpio_entry(&mut archive, name, 0o100_755, program);
+    for (name, mode, data) in entries {
+        cpio_entry(&mut archive, name, *mode, data);
+    }
     cpio_entry(&mut archive, "TRAILER!!!", 0, &[]);
     archive
+}
+
+/// An initrd with this program at `name`.
+pub fn initrd(name: &str, program: &[u8]) -> Vec<u8> {
+    archive(&[("dev", 0o040_755, &[]), (name, 0o100_755, program)])
 }
 
 fn call(a: &mut CodeAssembler, number: u32) {
