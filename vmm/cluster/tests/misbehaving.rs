@@ -72,7 +72,8 @@ fn garbage_in_the_sdk_window_is_refused_and_counted() {
     let Some(booted) = boot("garbage", 20 * SECOND) else { return };
     let mut cluster = booted.unwrap();
     let outcome = cluster.run(&BranchPlan::new(Schedule::default(), 400 * MS, 1)).unwrap();
-    assert_eq!((outcome.end, outcome.violations), (EndReason::Horizon, vec![]));
-    assert!(cluster.oracle().refused() > 0);
+    assert_eq!((&outcome.end, &outcome.violations), (&EndReason::Horizon, &vec![]));
+    let console = String::from_utf8_lossy(&outcome.serial[0]);
+    assert!(cluster.oracle().refused() > 0, "{} {console}", outcome.instructions);
     assert!(!cluster.oracle().reports().is_empty());
 }

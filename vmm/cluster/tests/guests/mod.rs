@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Guests that were built before: a kernel and initrds.
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::PathBuf;
 use std::sync::Arc;
