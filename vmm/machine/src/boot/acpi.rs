@@ -198,7 +198,8 @@ fn clock() -> Vec<u8> {
 }
 
 fn sdk_window() -> Vec<u8> {
-    let window = Memory32Fixed::new(true, SDK_ADDRESS as u32, SDK_BYTES as u32);
+    // Linux' generic UIO driver takes only memory that is not marked writeable; its mappings are writeable all the same.
+    let window = Memory32Fixed::new(false, SDK_ADDRESS as u32, SDK_BYTES as u32);
     let hid: AmlStr = "CHAO0001";
     bytes_of(&Device::new(
         Path::new("CHAO"),
