@@ -96,7 +96,7 @@ pub struct Core {
     leader: Option<NodeId>,
     votes: u64,
     progress: Vec<Progress>,
-    /// The timeout drawn last. It holds until this node campaigns or loses an office, so that heartbeats need no draw.
+    /// The timeout drawn last.
     timeout_ns: u64,
     election_deadline_ns: u64,
     output: Output,
@@ -104,6 +104,10 @@ pub struct Core {
 
 /// Draws an election timeout, in steps below [`ELECTION_STEPS`].
 pub type Draw<'a> = &'a mut dyn FnMut(u64) -> u64;
+
+fn election_timeout(draw: Draw<'_>) -> u64 {
+    ELECTION_NS_MIN + draw(ELECTION_STEPS) * ELECTION_STEP_NS
+}
 
 impl Core {
     /// A node as it starts, with what survived.
@@ -211,6 +215,10 @@ impl Core {
             }
             Message::Append { term, previous_index, previous_term, commit, entries } => {
                 self.learn_term(term, now_ns, draw);
+                if self.role == Role::Follower {
+                    // Each wait for a leader is timed anew (5.2), so every branch has its own elections.
+                    self.timeout_ns = election_timeout(draw);
+                }
                 self.on_append(from, term, (previous_index, previous_term), commit, &entries, now_ns);
             }
             Message::Appended { term, success, index } => {
@@ -234,7 +242,7 @@ impl Core {
     }
 
     fn draw_timeout(&mut self, now_ns: u64, draw: Draw<'_>) {
-        self.timeout_ns = ELECTION_NS_MIN + draw(ELECTION_STEPS) * ELECTION_STEP_NS;
+        self.timeout_ns = election_timeout(draw);
         self.restart_timeout(now_ns);
     }
 
