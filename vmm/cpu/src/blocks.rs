@@ -258,8 +258,7 @@ impl Blocks {
         let last = ((physical & OFFSET_MASK) + bytes - 1) >> 6;
         *core.ram.code_chunks(page) |= (u64::MAX << first) & (u64::MAX >> (63 - last));
         if core.ram.flags(page) & page_flag::CODE == 0 {
-            core.ram.set_flags(page, page_flag::CODE);
-            core.tlb.forbid_writes(physical & PAGE_MASK);
+            core.watch_page(page, physical, page_flag::CODE);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::access::AccessLog;
 use crate::config::{Config, TscBase};
 use crate::exit::Exit;
 use crate::flags::{LazyFlags, bit};
-use crate::memory::GuestRam;
+use crate::memory::{GuestRam, PageIndex};
 use crate::op::{NO_REGISTER, Op, Step, Trap, attr};
 use crate::segment::desc;
 use crate::state::{DescriptorTable, Msrs, Segment, X87, seg};
@@ -159,8 +159,8 @@ pub(crate) struct Core {
     pub faults: u64,
     /// Where blocks were found no longer holds: translation tags repeat, or the code segment moved.
     pub forget_code: bool,
-    /// Stores that took the slow path because their page was read by a walk, since the last flush of everything.
-    pub slow_table_stores: u32,
+    /// Pages that walks have read since everything was forgotten.
+    pub walked: Vec<PageIndex>,
 }
 
 impl Core {
@@ -209,7 +209,7 @@ impl Core {
             shutdown: false,
             faults: 0,
             forget_code: false,
-            slow_table_stores: 0,
+            walked: Vec::new(),
         }
     }
 

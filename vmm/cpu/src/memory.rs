@@ -59,6 +59,8 @@ pub(crate) mod page_flag {
     pub const CODE: u8 = 2;
     /// A page walk that something cached depends on has read this page.
     pub const WALKED: u8 = 4;
+    /// The translation cache may let stores to this page pass unnoticed.
+    pub const WRITE_CACHED: u8 = 8;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -138,11 +140,6 @@ impl GuestRam {
 
     pub(crate) fn clear_flags(&mut self, page: PageIndex, flags: u8) {
         self.flags[page.0] &= !flags;
-    }
-
-    /// Clears flags of all pages.
-    pub(crate) fn clear_flags_everywhere(&mut self, flags: u8) {
-        self.flags.iter_mut().for_each(|page| *page &= !flags);
     }
 
     /// Which 64-byte chunks of a page hold decoded instructions.

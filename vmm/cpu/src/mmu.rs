@@ -49,9 +49,6 @@ const ERROR_USER: u32 = 4;
 const ERROR_RESERVED: u32 = 8;
 const ERROR_FETCH: u32 = 16;
 
-/// Slow stores to former page tables after which it is cheaper to forget all translations and marks.
-const SLOW_TABLE_STORES_MAX: u32 = 4096;
-
 /// A finished walk.
 struct Walk {
     physical: u64,
@@ -75,7 +72,11 @@ impl Core {
             self.ram.set_flags(page, page_flag::DIRTY);
         }
         if kind != Kind::Execute && privilege == self.privilege {
-            let plain = self.ram.flags(page) == page_flag::DIRTY && walk.writable && walk.dirty;
+            let watched = page_flag::DIRTY | page_flag::CODE | page_flag::WALKED;
+            let plain = self.ram.flags(page) & watched == page_flag::DIRTY && walk.writable && walk.dirty;
+            if plain {
+                self.ram.set_flags(page, page_flag::WRITE_CACHED);
+            }
             let tag = self.tlb.tag_of(address);
             let entry = TlbEntry {
                 read: tag,
@@ -181,11 +182,20 @@ impl Core {
     fn table_entry(&mut self, location: u64) -> u64 {
         let Some((page, base)) = self.ram.page(location) else { return 0 };
         if self.ram.flags(page) & page_flag::WALKED == 0 {
-            self.ram.set_flags(page, page_flag::WALKED);
-            self.tlb.forbid_writes(location & PAGE_MASK);
+            self.watch_page(page, location, page_flag::WALKED);
+            self.walked.push(page);
         }
         // SAFETY: `location` is 8-byte aligned, so the entry lies inside the RAM page at `base`.
         unsafe { base.add((location & OFFSET_MASK) as usize).cast::<u64>().read() }
+    }
+
+    /// Marks a page so that stores to it are noticed from now on.
+    pub fn watch_page(&mut self, page: PageIndex, physical: u64, flag: u8) {
+        self.ram.set_flags(page, flag);
+        if self.ram.flags(page) & page_flag::WRITE_CACHED != 0 {
+            self.ram.clear_flags(page, page_flag::WRITE_CACHED);
+            self.tlb.forbid_writes(physical & PAGE_MASK);
+        }
     }
 
     /// Sets accessed and dirty bits. They take nothing away, so no translation becomes stale.
@@ -205,8 +215,6 @@ impl Core {
 
     /// Called before bytes of a marked page change: forgets all translations if a present entry is among them.
     pub fn before_table_write(&mut self, host: *mut u8, physical: u64, buffer: &[u8]) {
-        self.slow_table_stores += 1;
-        let mut flush = self.slow_table_stores > SLOW_TABLE_STORES_MAX;
         let offset = (physical & OFFSET_MASK) as usize;
         // SAFETY: `host` is the byte at `physical`, so its page begins `offset` bytes before it.
         let base = unsafe { host.sub(offset) };
@@ -219,23 +227,34 @@ impl Core {
                     *byte = value;
                 }
             }
-            flush |= old & PRESENT != 0 && old != u64::from_le_bytes(new);
-        }
-        if flush {
-            self.flush_translations();
+            if old & PRESENT != 0 && old != u64::from_le_bytes(new) {
+                self.flush_translations();
+                return;
+            }
         }
     }
 
-    /// Forgets every translation and what hangs on it, and leaves the current block after this instruction.
+    /// Forgets every translation of every address space, with the marks on the pages they came from, and leaves the current
+    /// block after this instruction.
     pub fn flush_translations(&mut self) {
-        if self.tlb.flush() {
+        let wrapped = self.tlb.flush(self.cr3);
+        while let Some(page) = self.walked.pop() {
+            self.ram.clear_flags(page, page_flag::WALKED);
+        }
+        self.leave_block(wrapped);
+    }
+
+    /// Makes another address space current. CR3 holds its new value.
+    pub fn switch_space(&mut self) {
+        let wrapped = self.tlb.switch_space(self.cr3);
+        self.leave_block(wrapped);
+    }
+
+    fn leave_block(&mut self, tags_wrapped: bool) {
+        self.block_end = 0;
+        if tags_wrapped {
             self.forget_code = true;
             self.attention = true;
-        }
-        self.block_end = 0;
-        if self.slow_table_stores > SLOW_TABLE_STORES_MAX {
-            self.slow_table_stores = 0;
-            self.ram.clear_flags_everywhere(page_flag::WALKED);
         }
     }
 }

@@ -31,6 +31,9 @@ pub(crate) struct TlbEntry {
     pub physical: u64,
 }
 
+/// Address spaces whose translations are kept while another is current.
+const SPACES: usize = 8;
+
 /// Never equal to a tag: the mode bits are 7.
 pub(crate) const NO_TAG: u64 = 7;
 /// Mode bits that are never inserted: every access takes the slow path.
@@ -42,7 +45,12 @@ const GENERATIONS: u64 = 1 << 9;
 pub(crate) struct Tlb {
     entries: Box<[TlbEntry]>,
     mask: usize,
+    /// Generation of the current address space.
     generation: u64,
+    /// The last generation that was given out.
+    newest: u64,
+    /// CR3 values with their generations, the latest first.
+    spaces: Vec<(u64, u64)>,
     /// Generation and mode, as they stand in a tag.
     tag: u64,
     /// Generation and code mode.
@@ -52,7 +60,15 @@ pub(crate) struct Tlb {
 impl Tlb {
     pub fn new(entries: usize) -> Self {
         let entries = entries.clamp(16, 1 << 16).next_power_of_two();
-        Self { entries: vec![EMPTY; entries].into_boxed_slice(), mask: entries - 1, generation: 0, tag: 0, code_tag: 0 }
+        Self {
+            entries: vec![EMPTY; entries].into_boxed_slice(),
+            mask: entries - 1,
+            generation: 0,
+            newest: 0,
+            spaces: Vec::with_capacity(SPACES + 1),
+            tag: 0,
+            code_tag: 0,
+        }
     }
 
     /// Switches to another privilege mode; without `cached`, every access misses.
@@ -110,16 +126,42 @@ impl Tlb {
     }
 
     /// Forgets everything. Returns true when generations wrapped, so that whoever stores tags must forget too.
-    pub fn flush(&mut self) -> bool {
-        self.generation += 1;
-        let wrapped = self.generation == GENERATIONS;
+    pub fn flush(&mut self, cr3: u64) -> bool {
+        self.spaces.clear();
+        self.new_space(cr3)
+    }
+
+    /// Switches to another address space. What was cached for it is still true: everything that could make a translation
+    /// stale flushes all spaces. The result is that of [`Tlb::flush`].
+    pub fn switch_space(&mut self, cr3: u64) -> bool {
+        match self.spaces.iter().position(|(space, _)| *space == cr3) {
+            Some(at) => {
+                self.spaces[..=at].rotate_right(1);
+                self.set_generation(self.spaces[0].1);
+                false
+            }
+            None => self.new_space(cr3),
+        }
+    }
+
+    fn new_space(&mut self, cr3: u64) -> bool {
+        self.newest += 1;
+        let wrapped = self.newest == GENERATIONS;
         if wrapped {
-            self.generation = 0;
+            self.newest = 0;
+            self.spaces.clear();
             self.entries.fill(EMPTY);
         }
-        self.tag = self.generation << 3 | (self.tag & 7);
-        self.code_tag = self.generation << 3 | (self.code_tag & 7);
+        self.spaces.insert(0, (cr3, self.newest));
+        self.spaces.truncate(SPACES);
+        self.set_generation(self.newest);
         wrapped
+    }
+
+    fn set_generation(&mut self, generation: u64) {
+        self.generation = generation;
+        self.tag = generation << 3 | (self.tag & 7);
+        self.code_tag = generation << 3 | (self.code_tag & 7);
     }
 
     /// Removes write permission for one physical page.

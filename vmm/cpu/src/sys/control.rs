@@ -62,7 +62,7 @@ impl Core {
         }
         if self.cr3 != value {
             self.cr3 = value;
-            self.flush_translations();
+            self.switch_space();
         }
         Ok(())
     }

@@ -159,3 +159,34 @@ fn coverage_does_not_depend_on_stops() {
         assert_eq!(run(chunk), whole, "{chunk} at a time");
     }
 }
+
+#[test]
+fn an_address_space_changed_while_another_was_current_is_seen_changed() {
+    let (root, table) = (0x4_0000u64, 0x4_3000u64);
+    let mut guest = Guest::new(|a| {
+        a.mov(r8, root).expect("assembles");
+        a.mov(r9, cr3).expect("assembles");
+        a.mov(cr3, r8).expect("assembles");
+        a.mov(rax, qword_ptr(DATA)).expect("assembles");
+        a.mov(cr3, r9).expect("assembles");
+        a.mov(rbx, qword_ptr(DATA)).expect("assembles");
+        a.mov(qword_ptr(table + (DATA >> 12) * 8), (DATA as i32 + 0x2000) | 7).expect("assembles");
+        a.mov(cr3, r8).expect("assembles");
+        a.mov(rcx, qword_ptr(DATA)).expect("assembles");
+        a.mov(cr3, r9).expect("assembles");
+        a.mov(rdx, qword_ptr(DATA)).expect("assembles");
+        a.hlt().expect("assembles");
+    });
+    guest.put(root, 0x4_1007u64);
+    guest.put(0x4_1000, 0x4_2007u64);
+    guest.put(0x4_2000, table | 7);
+    for page in 0..512 {
+        guest.put(table + page * 8, page << 12 | 7);
+    }
+    guest.put(table + (DATA >> 12) * 8, (DATA + 0x1000) | 7);
+    for (index, value) in [1u64, 2, 3].into_iter().enumerate() {
+        guest.put(DATA + index as u64 * 0x1000, value);
+    }
+    let gpr = guest.run_to_halt().gpr;
+    assert_eq!([gpr[0], gpr[3], gpr[1], gpr[2]], [2, 1, 3, 1]);
+}
