@@ -14,8 +14,8 @@
 //! | 32..160 | ST(0)..ST(7), 16 bytes each, 10 of them used |
 //! | 160..416 | XMM0..XMM15 (XMM0..XMM7 outside 64-bit mode) |
 //!
-//! Bytes past 416 are neither written nor read. The pointers are always saved and restored (CPUID 0x8000_0008 EBX bit 2 says
-//! so), selectors are zero. While CR4.OSFXSR is clear, MXCSR and the XMM registers are left alone.
+//! Bytes past 416 are neither written nor read. The pointers are always saved and restored, selectors are
+//! zero. While CR4.OSFXSR is clear, MXCSR and the XMM registers are left alone.
 
 use super::control::{MXCSR_MASK, xmm_registers};
 use crate::core_state::{Core, cr};
