@@ -245,11 +245,11 @@ pub fn dot_product<F: LaneOf>(core: &mut Core, op: &Op) -> Step {
     while distance < lanes::<F>() {
         let mut flags = 0;
         let before = terms;
-        for i in 0..lanes::<F>() {
+        for (i, term) in terms.iter_mut().enumerate().take(lanes::<F>()) {
             // The first step of DPPS has the neighbour first.
             let (a, b) = if distance == 1 && lanes::<F>() == 4 { (i ^ 1, i) } else { (i, i ^ distance) };
             let (sum, raised) = sse::add::<F>(before[a], before[b], env);
-            (terms[i], flags) = (sum, flags | raised);
+            (*term, flags) = (sum, flags | raised);
         }
         record(core, flags)?;
         distance *= 2;
