@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Progress on stderr: a bar on a terminal, a plain line now and then elsewhere, nothing when asked.
 
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write, stderr};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ impl Progress {
                 if last.elapsed() >= PLAIN_EVERY {
                     *last = Instant::now();
                     let of = if total == 0 { String::new() } else { format!(" of {total}") };
-                    eprintln!("{}: {done}{of} {note}", self.tool);
+                    self.line(&format!("{done}{of} {note}"));
                 }
             }
         }
@@ -71,9 +71,14 @@ impl Progress {
     pub fn say(&self, line: &str) {
         match &self.kind {
             Kind::Quiet => {}
-            Kind::Bar(bar) => bar.suspend(|| eprintln!("{}: {line}", self.tool)),
-            Kind::Plain(_) => eprintln!("{}: {line}", self.tool),
+            Kind::Bar(bar) => bar.suspend(|| self.line(line)),
+            Kind::Plain(_) => self.line(line),
         }
+    }
+
+    /// That it cannot be written is no reason to fail.
+    fn line(&self, line: &str) {
+        let _ = writeln!(stderr(), "{}: {line}", self.tool);
     }
 
     /// Takes the bar away.

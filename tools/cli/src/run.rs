@@ -61,6 +61,7 @@ pub fn identity(tool: &Tool) -> ToolIdentity {
 
 /// Runs a tool: parse, call, write, exit code. A panic is an internal error.
 pub fn tool_main(tool: &'static Tool, run: impl FnOnce(&Context) -> Failures<Output>) -> ProcessCode {
+    prepare_signals();
     // Whatever a panic leaves half done, the process ends right after.
     let result = panic::catch_unwind(AssertUnwindSafe(|| {
         let arguments = Arguments::parse(tool, std::env::args_os().skip(1), |name| std::env::var_os(name))?;
@@ -81,22 +82,33 @@ pub fn tool_main(tool: &'static Tool, run: impl FnOnce(&Context) -> Failures<Out
     let output = match result {
         Ok(Ok(output)) => output,
         Ok(Err(failure)) => {
-            eprintln!("{}: {}", tool.name, failure.message);
+            talk(tool, &failure.message);
             return ProcessCode::from(failure.code.number());
         }
         // The panic's message is on stderr already.
         Err(_) => return ProcessCode::from(ExitCode::Internal.number()),
     };
     if let Some(note) = &output.note {
-        eprintln!("{}: {note}", tool.name);
+        talk(tool, note);
     }
     match write_out(&output.bytes) {
         Ok(()) => ProcessCode::from(output.code.number()),
         Err(failure) => {
-            eprintln!("{}: {}", tool.name, failure.message);
+            talk(tool, &failure.message);
             ProcessCode::from(failure.code.number())
         }
     }
+}
+
+/// One line on stderr. That it cannot be written is no reason to fail.
+fn talk(tool: &Tool, line: &str) {
+    let _ = writeln!(io::stderr(), "{}: {line}", tool.name);
+}
+
+/// A file that may not grow further is an error of the write, not the end of the process.
+fn prepare_signals() {
+    // SAFETY: ignoring a signal runs no code of ours.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 /// Writes to stdout. A reader that went away has what it wanted.

@@ -2,6 +2,7 @@
 //! The shape of every stage: a descriptor in, one thing done, a descriptor out.
 
 use std::io::{IsTerminal, stdin, stdout};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode as ProcessCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -75,7 +76,12 @@ pub type Work = fn(&Stage) -> Failures<StageResult>;
 /// Runs a stage: reads the descriptor (tools with `--in`), does `work`, publishes and writes the descriptor. A failure of
 /// this stage becomes an error descriptor; one of an earlier stage is passed on as it is, silently, with its code.
 pub fn stage_main(tool: &'static Tool, work: Work) -> ProcessCode {
-    tool_main(tool, move |context| run_stage(context, work).or_else(|failure| fail(context, failure)))
+    tool_main(tool, move |context| {
+        // Caught here too, so that the stages behind a pipe hear of it.
+        let ran = catch_unwind(AssertUnwindSafe(|| run_stage(context, work)));
+        let internal = |_| Err(Failure::new(ExitCode::Internal, "internal error: a panic, see above"));
+        ran.unwrap_or_else(internal).or_else(|failure| fail(context, failure))
+    })
 }
 
 fn run_stage(context: &Context, work: Work) -> Failures<Output> {
