@@ -67,7 +67,6 @@ impl Ran {
     ///
     /// # Panics
     /// With what the tool said, if not.
-    #[must_use]
     pub fn expect_code(self, code: i32) -> Vec<u8> {
         assert_eq!(self.code, code, "stderr:\n{}", self.stderr);
         self.stdout

@@ -60,6 +60,13 @@ fn kernels_and_initrds_that_are_none_are_named() {
     let ran = bench.run("chaos-boot", &["--vms", "1"], b"");
     refused(&ran, 2, &["--kernel is missing"]);
     let ran = bench.run("chaos-boot", &["--kernel", kernel, "--initrd", text, "--vms", "1"], b"");
+    refused(&ran, 3, &["initrd", "expected a cpio archive"]);
+    // An archive that holds nothing: only its trailer (newc: magic, thirteen fields of eight digits, the name).
+    let empty = bench.path("empty.cpio");
+    let fields: String = (0..13).map(|field| if field == 11 { "0000000b" } else { "00000000" }).collect();
+    std::fs::write(&empty, format!("070701{fields}TRAILER!!!\0\0\0\0")).expect("a file");
+    let ran =
+        bench.run("chaos-boot", &["--kernel", kernel, "--initrd", empty.to_str().expect("a path"), "--vms", "1"], b"");
     refused(&ran, 5, &["vm 0", "init"]);
 }
 
@@ -132,7 +139,7 @@ fn swapped_artifacts_are_refused() {
     let text = String::from_utf8(booted.clone()).expect("text");
     // Another object's digest in the snapshot's place.
     let swapped = text.replace(&output(&booted, "snapshot"), &output(&booted, "initrd"));
-    refused(&bench.run("chaos-explore-round", SHORT, swapped.as_bytes()), 3, &["initrd"]);
+    refused(&bench.run("chaos-explore-round", SHORT, swapped.as_bytes()), 3, &["bytes that are stated"]);
     // Another object's bytes under the snapshot's name.
     let (snapshot, initrd) = (output(&booted, "snapshot"), output(&booted, "initrd"));
     std::fs::copy(object(&bench.store(), &initrd), object(&bench.store(), &snapshot)).expect("copied");

@@ -81,6 +81,14 @@ pub enum StoreError {
         /// What is wrong.
         what: String,
     },
+    /// The file is not what the reference says.
+    #[error("{}: {what}", path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        what: String,
+    },
     /// The object is not what the reference says.
     #[error("object {digest}: {what}")]
     Mismatch {

@@ -167,8 +167,8 @@ fn stream(
         };
         size += got as u64;
         if size > bound {
-            let what = format!("more than the {bound} bytes that are stated");
-            return Err(StoreError::Damaged { path: path.to_owned(), what });
+            let what = format!("holds more than the {bound} bytes that are stated: it, or what names it, is damaged");
+            return Err(StoreError::Wrong { path: path.to_owned(), what });
         }
         hasher.update(&chunk[..got]);
         sink(&chunk[..got]);

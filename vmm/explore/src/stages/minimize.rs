@@ -75,7 +75,9 @@ fn minimize_one(store: &Store, bug: &AnyBug, options: &MinimizeOptions, talk: Ta
     let Some(snapshot) = bug.record.snapshot else { return Ok(Minimized::Skipped("it names no snapshot".to_owned())) };
     let machines = match Machines::load(store, &snapshot) {
         Ok((machines, _)) => machines,
-        Err(ExploreError::Store(error @ (StoreError::Missing { .. } | StoreError::Damaged { .. }))) => {
+        Err(ExploreError::Store(
+            error @ (StoreError::Missing { .. } | StoreError::Damaged { .. } | StoreError::Wrong { .. }),
+        )) => {
             return Ok(Minimized::Skipped(error.to_string()));
         }
         Err(error) => return Err(error),

@@ -131,7 +131,10 @@ fn unable(bug: &AnyBug, error: ExploreError) -> Result<Outcome, ExploreError> {
             Ok(Outcome::MissingSnapshotArtifact)
         }
         ExploreError::Store(
-            error @ (StoreError::Damaged { .. } | StoreError::Mismatch { .. } | StoreError::Document { .. }),
+            error @ (StoreError::Damaged { .. }
+            | StoreError::Wrong { .. }
+            | StoreError::Mismatch { .. }
+            | StoreError::Document { .. }),
         ) => Ok(Outcome::InvalidSnapshotDigest(file_free(&error))),
         ExploreError::Input(text) | ExploreError::Guest(text) => Ok(Outcome::Error(text)),
         ExploreError::Store(_) | ExploreError::Internal(_) => Err(error),
@@ -141,7 +144,7 @@ fn unable(bug: &AnyBug, error: ExploreError) -> Result<Outcome, ExploreError> {
 /// The error without the path of the file: two stores give one document.
 fn file_free(error: &StoreError) -> String {
     match error {
-        StoreError::Damaged { what, .. } => what.clone(),
+        StoreError::Damaged { what, .. } | StoreError::Wrong { what, .. } => what.clone(),
         other => other.to_string(),
     }
 }
