@@ -13,6 +13,11 @@ pub mod memory;
 pub mod stack;
 pub mod transcendental;
 
+#[cfg(test)]
+mod transcendental_tests;
+#[cfg(test)]
+mod vectors;
+
 /// Bits of the status word, as `u16`.
 pub mod flag {
     /// Invalid operation.
