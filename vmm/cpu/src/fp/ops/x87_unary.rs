@@ -80,19 +80,7 @@ pub fn fprem<const NEAREST: bool>(core: &mut Core, op: &Op) -> Step {
     } else {
         arith::remainder(x87.st(0), x87.st(1), NEAREST, x87.environment())
     };
-    x87.status &= !C2;
-    if x87.raise(outcome.flags) {
-        let Remainder { value, incomplete, quotient } = outcome.value;
-        x87.set_st(0, value);
-        if let Some(quotient) = quotient {
-            let code = |set: bool, code: u16| if set { code } else { 0 };
-            let codes = code(quotient & 4 != 0, C0)
-                | code(quotient & 2 != 0, C3)
-                | code(quotient & 1 != 0, C1)
-                | code(incomplete, C2);
-            x87.status = (x87.status & !CODES) | codes;
-        }
-    }
+    x87.remainder(outcome);
     Ok(())
 }
 

@@ -13,6 +13,8 @@ pub mod memory;
 pub mod stack;
 pub mod transcendental;
 
+#[cfg(all(test, target_arch = "x86_64"))]
+mod host_tests;
 #[cfg(test)]
 mod transcendental_tests;
 #[cfg(test)]

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! The register stack and the words around it.
 
+use super::arith::Remainder;
 use super::f80::{Control, F80, Outcome};
-use super::flag::{ALL, B, C1, CODES, DE, ES, IE, OE, SF, TOP, UE, ZE};
+use super::flag::{ALL, B, C0, C1, C2, C3, CODES, DE, ES, IE, OE, SF, TOP, UE, ZE};
 use crate::state::X87;
 
 /// A stack underflow: an empty register was to be read.
@@ -120,6 +121,21 @@ impl X87 {
     /// Sets C3, C2 and C0 (and C1 stays as `raise` left it).
     pub(crate) fn set_codes(&mut self, codes: u16) {
         self.status = (self.status & !(CODES & !C1)) | codes;
+    }
+
+    /// Writes a partial remainder to ST(0), its quotient's low bits to C0, C3 and C1, and whether it is incomplete to C2.
+    pub(crate) fn remainder(&mut self, outcome: Outcome<Remainder>) {
+        self.status &= !C2;
+        if !self.raise(outcome.flags) {
+            return;
+        }
+        let Remainder { value, incomplete, quotient } = outcome.value;
+        self.set_st(0, value);
+        if let Some(quotient) = quotient {
+            let code = |set: bool, code: u16| if set { code } else { 0 };
+            let low = code(quotient & 4 != 0, C0) | code(quotient & 2 != 0, C3) | code(quotient & 1 != 0, C1);
+            self.status = (self.status & !CODES) | low | code(incomplete, C2);
+        }
     }
 
     /// Pushes the outcome of a load; only an unmasked invalid operation keeps it from, not a denormal.
