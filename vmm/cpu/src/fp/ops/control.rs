@@ -56,18 +56,22 @@ pub fn maskmovq(core: &mut Core, op: &Op) -> Step {
     Ok(())
 }
 
-/// Stores the bytes whose mask has its top bit set to the segment's rDI. Only these are accessed; they are all checked before
-/// the first is written.
+/// Stores the bytes whose mask has its top bit set to the segment's rDI. All bytes are checked first, selected or not; only
+/// the selected ones are accessed.
 fn store_masked(core: &mut Core, op: &Op, value: &[u8], mask: &[u8]) -> Step {
     const RDI: u8 = 7;
     let at = Op { base: RDI, ..*op };
-    let selected = |i: usize| mask[i] & 0x80 != 0;
-    let Some(first) = (0..mask.len()).find(|&i| selected(i)) else { return Ok(()) };
-    let last = (first..mask.len()).rev().find(|&i| selected(i)).unwrap_or(first);
     let address = core.linear(&at, mask.len() as u64, true)?;
-    core.probe(address.wrapping_add(first as u64), (last - first + 1) as u64, Kind::Write, op.segment)?;
-    for i in (first..=last).filter(|&i| selected(i)) {
-        core.write::<u8>(address.wrapping_add(i as u64), op.segment, value[i])?;
+    // Processors check eight bytes at a time, the upper ones first.
+    for half in (0..mask.len() as u64 / 8).rev() {
+        for end in [8 * half, 8 * half + 7] {
+            core.probe(address.wrapping_add(end), 1, Kind::Write, op.segment)?;
+        }
+    }
+    for (i, (value, mask)) in value.iter().zip(mask).enumerate() {
+        if mask & 0x80 != 0 {
+            core.write::<u8>(address.wrapping_add(i as u64), op.segment, *value)?;
+        }
     }
     Ok(())
 }

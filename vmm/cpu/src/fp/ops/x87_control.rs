@@ -7,7 +7,7 @@ use crate::fp::x87::arith;
 use crate::fp::x87::f80::F80;
 use crate::fp::x87::flag::{ALL, SF};
 use crate::mmu::Kind;
-use crate::op::{Op, Step};
+use crate::op::{Op, Step, Trap};
 use crate::state::X87;
 
 /// FWAIT.
@@ -140,25 +140,36 @@ const fn environment_bytes(wide: bool) -> usize {
     if wide { 28 } else { 14 }
 }
 
-/// Writes bytes to the memory operand after checking all of it.
-fn store_bytes(core: &mut Core, op: &Op, bytes: &[u8]) -> Step {
+/// Writes bytes to the memory operand after checking all of it, in units of 4 bytes, or 2 in the narrow format (which is what
+/// alignment checks look at).
+fn store_bytes<const WIDE: bool>(core: &mut Core, op: &Op, bytes: &[u8]) -> Step {
     let address = core.linear(op, bytes.len() as u64, true)?;
     core.probe(address, bytes.len() as u64, Kind::Write, op.segment)?;
-    for (i, pair) in bytes.chunks_exact(2).enumerate() {
-        let value = u16::from_le_bytes([pair[0], pair[1]]);
-        core.write::<u16>(address.wrapping_add(2 * i as u64), op.segment, value)?;
+    let unit = if WIDE { 4 } else { 2 };
+    for (i, piece) in bytes.chunks_exact(unit).enumerate() {
+        let at = address.wrapping_add((unit * i) as u64);
+        match *piece {
+            [a, b, c, d] => core.write::<u32>(at, op.segment, u32::from_le_bytes([a, b, c, d]))?,
+            [a, b] => core.write::<u16>(at, op.segment, u16::from_le_bytes([a, b]))?,
+            _ => {}
+        }
     }
     Ok(())
 }
 
-/// Reads the memory operand.
-fn load_bytes<const N: usize>(core: &mut Core, op: &Op, used: usize) -> Result<[u8; N], crate::op::Trap> {
+/// Reads the first `used` bytes of the memory operand, in the same units.
+fn load_bytes<const N: usize, const WIDE: bool>(core: &mut Core, op: &Op, used: usize) -> Result<[u8; N], Trap> {
     let address = core.linear(op, used as u64, false)?;
     core.probe(address, used as u64, Kind::Read, op.segment)?;
     let mut bytes = [0; N];
-    for (i, pair) in bytes[..used].chunks_exact_mut(2).enumerate() {
-        let value = core.read::<u16>(address.wrapping_add(2 * i as u64), op.segment)?;
-        pair.copy_from_slice(&value.to_le_bytes());
+    let unit = if WIDE { 4 } else { 2 };
+    for (i, piece) in bytes[..used].chunks_exact_mut(unit).enumerate() {
+        let at = address.wrapping_add((unit * i) as u64);
+        if WIDE {
+            piece.copy_from_slice(&core.read::<u32>(at, op.segment)?.to_le_bytes());
+        } else {
+            piece.copy_from_slice(&core.read::<u16>(at, op.segment)?.to_le_bytes());
+        }
     }
     Ok(bytes)
 }
@@ -167,7 +178,7 @@ fn load_bytes<const N: usize>(core: &mut Core, op: &Op, used: usize) -> Result<[
 pub fn fnstenv<const WIDE: bool>(core: &mut Core, op: &Op) -> Step {
     core.check_x87_available()?;
     let bytes = environment::<WIDE>(&core.x87);
-    store_bytes(core, op, &bytes)?;
+    store_bytes::<WIDE>(core, op, &bytes)?;
     let control = core.x87.control | ALL;
     core.x87.set_control(control);
     Ok(())
@@ -176,7 +187,7 @@ pub fn fnstenv<const WIDE: bool>(core: &mut Core, op: &Op) -> Step {
 /// FLDENV.
 pub fn fldenv<const WIDE: bool>(core: &mut Core, op: &Op) -> Step {
     core.check_x87()?;
-    let bytes = load_bytes::<28>(core, op, environment_bytes(WIDE))?;
+    let bytes = load_bytes::<28, WIDE>(core, op, environment_bytes(WIDE))?;
     set_environment::<WIDE>(&mut core.x87, &bytes);
     Ok(())
 }
@@ -190,7 +201,7 @@ pub fn fnsave<const WIDE: bool>(core: &mut Core, op: &Op) -> Step {
         bytes.extend_from_slice(&value.sig.to_le_bytes());
         bytes.extend_from_slice(&value.se.to_le_bytes());
     }
-    store_bytes(core, op, &bytes)?;
+    store_bytes::<WIDE>(core, op, &bytes)?;
     core.x87.init();
     Ok(())
 }
@@ -199,7 +210,7 @@ pub fn fnsave<const WIDE: bool>(core: &mut Core, op: &Op) -> Step {
 pub fn frstor<const WIDE: bool>(core: &mut Core, op: &Op) -> Step {
     core.check_x87()?;
     let start = environment_bytes(WIDE);
-    let bytes = load_bytes::<108>(core, op, start + 80)?;
+    let bytes = load_bytes::<108, WIDE>(core, op, start + 80)?;
     set_environment::<WIDE>(&mut core.x87, &bytes);
     for i in 0..8 {
         let register = core.x87.physical(i as u8);
