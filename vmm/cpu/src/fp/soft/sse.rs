@@ -33,12 +33,17 @@ impl Env {
         self.0 & 1 << 11 != 0
     }
 
-    /// True when a correct, round-to-nearest result of normal operands that lies within the normal range may be taken from
-    /// the host: the inexact flag is set already and masked, so no flag can change.
-    pub fn host_result_is_exact(self) -> bool {
+    /// True when a round-to-nearest result of normal operands that lies within the normal range may be taken from the host: no
+    /// flag but the inexact one can come up, and that is masked.
+    fn host_may_compute(self) -> bool {
         const RC: u32 = 3 << 13;
         const PM: u32 = 1 << 12;
-        self.0 & (RC | PM | PE) == PM | PE
+        self.0 & (RC | PM) == PM
+    }
+
+    /// True when another inexact result changes nothing.
+    fn already_inexact(self) -> bool {
+        self.0 & PE != 0
     }
 }
 
@@ -83,6 +88,8 @@ pub enum HostOperation {
     Mul,
     /// a / b
     Div,
+    /// The square root of b.
+    Sqrt,
 }
 
 /// Single precision.
@@ -104,6 +111,7 @@ macro_rules! float {
                     HostOperation::Sub => a - b,
                     HostOperation::Mul => a * b,
                     HostOperation::Div => a / b,
+                    HostOperation::Sqrt => b.sqrt(),
                 };
                 u64::from(result.to_bits())
             }
@@ -227,17 +235,47 @@ fn nan_of<F: Float>(a: u64, b: u64) -> Option<Flagged> {
     Some((F::QUIET | if is_nan::<F>(a) { a } else { b }, invalid))
 }
 
-/// Host result, if it cannot differ from ours: normal operands, and a result well inside the normal range.
+/// Host result, if it cannot differ from ours: normal operands, and a result well inside the normal range. The inexact flag is
+/// found from the significands, and only while it is not set already.
 #[inline(always)]
 fn fast<F: Float>(operation: HostOperation, a: u64, b: u64, env: Env) -> Option<Flagged> {
     // An exponent field of 1 to max - 1 is normal; the result keeps one binade away from both ends.
     let normal = |x: u64| (x & F::INFINITY).wrapping_sub(1 << F::FRACTION_BITS) < F::INFINITY - (1 << F::FRACTION_BITS);
-    if !env.host_result_is_exact() || !normal(a) || !normal(b) {
+    if !env.host_may_compute() || !normal(a) || !normal(b) {
         return None;
     }
     let result = F::host(operation, a, b);
     let inside = (result & F::INFINITY).wrapping_sub(2 << F::FRACTION_BITS) < F::INFINITY - (3 << F::FRACTION_BITS);
-    inside.then_some((result, 0))
+    if !inside {
+        return None;
+    }
+    let lost = !env.already_inexact() && inexact::<F>(operation, a, b, result);
+    Some((result, if lost { PE } else { 0 }))
+}
+
+/// Whether a normal result of normal operands was rounded.
+fn inexact<F: Float>(operation: HostOperation, a: u64, b: u64, result: u64) -> bool {
+    let significand = |x: u64| u128::from(x & F::FRACTION | 1 << F::FRACTION_BITS);
+    let odd = |x: u128| x >> x.trailing_zeros();
+    match operation {
+        // The error of a sum is a number of the format, and these steps compute it without error (Knuth's TwoSum).
+        HostOperation::Add | HostOperation::Sub => {
+            let b = if operation == HostOperation::Sub { b ^ F::SIGN } else { b };
+            let host = |operation, a, b| F::host(operation, a, b);
+            let b_part = host(HostOperation::Sub, result, a);
+            let a_part = host(HostOperation::Sub, result, b_part);
+            let a_lost = host(HostOperation::Sub, a, a_part);
+            let b_lost = host(HostOperation::Sub, b, b_part);
+            (a_lost | b_lost) & !F::SIGN != 0 && host(HostOperation::Add, a_lost, b_lost) & !F::SIGN != 0
+        }
+        HostOperation::Mul => odd(significand(a) * significand(b)) >> F::FORMAT.precision != 0,
+        HostOperation::Div => odd(significand(result) * significand(b)) != odd(significand(a)),
+        HostOperation::Sqrt => {
+            let root = odd(significand(result));
+            // The exponent's parity moves the square by one bit, which `odd` takes away again.
+            odd(root * root) != odd(significand(b))
+        }
+    }
 }
 
 /// a + b
@@ -328,7 +366,18 @@ fn div_exact<F: Float>(a: u64, b: u64, env: Env) -> Flagged {
 }
 
 /// The square root.
+#[inline]
 pub fn sqrt<F: Float>(a: u64, env: Env) -> Flagged {
+    if a & F::SIGN == 0
+        && let Some(result) = fast::<F>(HostOperation::Sqrt, a, a, env)
+    {
+        return result;
+    }
+    sqrt_exact::<F>(a, env)
+}
+
+#[inline(never)]
+fn sqrt_exact<F: Float>(a: u64, env: Env) -> Flagged {
     let a = apply_daz::<F>(a, env);
     if let Some(nan) = nan_of::<F>(a, a) {
         return nan;
