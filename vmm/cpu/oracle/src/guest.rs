@@ -102,7 +102,7 @@ impl GuestRunner {
         state.gpr = case.gpr;
         state.rip = case.rip;
         state.rflags = case.rflags;
-        let (selector, attributes) = if case.bits == 64 { (USER_CS64, 0xafb) } else { (USER_CS32, 0xcfb) };
+        let (selector, attributes) = if case.bits == 64 { (USER_CS64, 0xa0fb) } else { (USER_CS32, 0xc0fb) };
         state.segments[seg::CS] = Segment { selector, base: 0, limit: u32::MAX, attributes };
         load_fx(&mut state, &case.fx);
         state
@@ -184,7 +184,7 @@ fn descriptor_tables(ram: &mut Ram) {
 }
 
 fn start_state(root: u64) -> CpuState {
-    let data = Segment { selector: USER_DS, base: 0, limit: u32::MAX, attributes: 0xcf3 };
+    let data = Segment { selector: USER_DS, base: 0, limit: u32::MAX, attributes: 0xc0f3 };
     let mut state = CpuState { rip: CODE, rflags: 2, mxcsr: 0x1f80, ..CpuState::default() };
     state.segments = [data; 6];
     state.segments[seg::FS] = Segment { base: FS_BASE, ..Segment::default() };

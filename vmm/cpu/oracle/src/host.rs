@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Which instructions the host CPU can judge in ring 3, and why not the others.
 
+use crate::case::Case;
+use crate::compare::operand_address;
+use crate::generate::encode::decode;
 use iced_x86::{Code, EncodingKind, Mnemonic};
 
 /// Why `code` must not or cannot run natively, or `None` where it can.
@@ -20,8 +23,22 @@ pub fn exclusion(code: Code) -> Option<&'static str> {
         Cpuid | Xgetbv => Some("reads the host's model"),
         Sgdt | Sidt | Sldt | Str | Smsw => Some("ring 3 may read host state, or the host's kernel emulates it (UMIP)"),
         Lar | Lsl | Verr | Verw => Some("reads the host's descriptor tables"),
+        Sysret | Sysretq => Some("in ring 3 Intel's CPUs raise #UD where AMD's raise #GP"),
         _ => None,
     }
+}
+
+/// Whether a case's first instruction would lock an operand that lies in two cache lines. Such a bus lock stops the whole
+/// machine, and hypervisors slow it down or never finish it.
+pub fn splits_lock(case: &Case) -> bool {
+    const LINE: u64 = 64;
+    let instruction = decode(case.bits, case.code(), case.rip);
+    let exchanges = instruction.mnemonic() == Mnemonic::Xchg && instruction.memory_size().size() > 0;
+    if !instruction.has_lock_prefix() && !exchanges {
+        return false;
+    }
+    let size = instruction.memory_size().size() as u64;
+    operand_address(case, &instruction).is_none_or(|address| address % LINE + size > LINE)
 }
 
 /// Whether the host runs x86-64 code and can be an oracle at all.

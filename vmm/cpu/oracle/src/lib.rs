@@ -2,7 +2,8 @@
 //! Oracles for the exact CPU.
 //!
 //! - [`native`] runs a case on the host CPU, [`guest`] runs the same case on ours, [`compare`] tells them apart under the
-//!   masks of [`masks`], [`generate`] makes cases and [`minimize`] makes a failing one small.
+//!   masks of [`masks`], [`generate`] makes cases and [`minimize`] makes a failing one small; [`differential`] is the loop.
+//! - [`qemu`] steps both through ring-0 programs.
 
 pub mod approx;
 pub mod case;
@@ -15,6 +16,7 @@ pub mod layout;
 pub mod masks;
 pub mod minimize;
 pub mod native;
+pub mod qemu;
 pub mod ram;
 pub mod random;
 pub mod report;

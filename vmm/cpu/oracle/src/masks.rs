@@ -5,7 +5,6 @@
 //! Programmer's Manual volume 3 (24594), "SDM 2" Intel's Software Developer's Manual volume 2; both name the instruction's
 //! own page unless a section is given. What our CPU does in each case is fixed all the same and covered by its own tests.
 
-use crate::case::Case;
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
 const CF: u64 = 1;
@@ -34,6 +33,11 @@ pub enum Open {
     Ulps(u64),
     /// Stored x87 instruction and data pointers and opcode.
     X87Pointers,
+    /// The bytes of the stack above a pushed selector.
+    PushedSelector,
+    /// In which order an instruction accesses its several operands, and so which one's fault comes first and what was
+    /// written before it.
+    AccessOrder,
 }
 
 /// One row.
@@ -88,23 +92,38 @@ pub const ROWS: &[Row] = {
             Open::X87Pointers,
             "APM 2, 11.4.4.3: AMD stores pointers only with an exception pending; SDM 1, 8.1.8: FCS and FDS deprecated",
         ),
+        row(
+            &[Push],
+            Open::PushedSelector,
+            "SDM 2, PUSH: a segment register may be written as 16 bits; APM 3: zero-extended",
+        ),
+        row(
+            &[
+                Retf, Iret, Iretd, Iretq, Call, Jmp, Fnstenv, Fldenv, Fnsave, Frstor, Fxsave, Fxsave64, Fxrstor,
+                Fxrstor64, Cmpsb, Cmpsw, Cmpsd, Cmpsq, Enter, Pusha, Pushad, Popa, Popad, Les, Lds, Lss, Lfs, Lgs,
+                Bound,
+            ],
+            Open::AccessOrder,
+            "SDM 3A, 8.2: no order among the accesses of one instruction is defined",
+        ),
     ]
 };
 
-/// The open flags of `instruction`, which starts with the registers of `case`.
-pub fn open_flags(case: &Case, instruction: &Instruction) -> u64 {
-    rows(instruction).map(|row| flags_of(row.open, case, instruction)).fold(0, |all, flags| all | flags)
+/// The open flags of `instruction`, which starts with the count register `rcx`.
+pub fn open_flags(rcx: u64, instruction: &Instruction) -> u64 {
+    rows(instruction).map(|row| flags_of(row.open, rcx, instruction)).fold(0, |all, flags| all | flags)
 }
 
 /// The rows for an instruction.
-pub fn rows(instruction: &Instruction) -> impl Iterator<Item = &'static Row> {
+pub fn rows(instruction: &Instruction) -> impl Iterator<Item = &'static Row> + use<> {
     let mnemonic = instruction.mnemonic();
-    ROWS.iter().filter(move |row| row.mnemonics.contains(&mnemonic))
+    let selector = instruction.op0_register().is_segment_register();
+    ROWS.iter().filter(move |row| row.mnemonics.contains(&mnemonic) && (selector || row.open != Open::PushedSelector))
 }
 
 /// Whether `instruction` leaves the destination itself open (a double shift by more than the operand's size).
-pub fn destination_open(case: &Case, instruction: &Instruction) -> bool {
-    rows(instruction).any(|row| row.open == Open::DoubleShift) && count(case, instruction) > operand_bits(instruction)
+pub fn destination_open(rcx: u64, instruction: &Instruction) -> bool {
+    rows(instruction).any(|row| row.open == Open::DoubleShift) && count(rcx, instruction) > operand_bits(instruction)
 }
 
 fn operand_bits(instruction: &Instruction) -> u64 {
@@ -115,17 +134,17 @@ fn operand_bits(instruction: &Instruction) -> u64 {
 }
 
 /// The masked count of a shift or rotate.
-fn count(case: &Case, instruction: &Instruction) -> u64 {
+fn count(rcx: u64, instruction: &Instruction) -> u64 {
     let last = instruction.op_count() - 1;
     let raw = match instruction.op_kind(last) {
-        OpKind::Register => case.gpr[1],
+        OpKind::Register => rcx,
         _ => instruction.immediate(last),
     };
     raw & if operand_bits(instruction) == 64 { 63 } else { 31 }
 }
 
-fn flags_of(open: Open, case: &Case, instruction: &Instruction) -> u64 {
-    let count = || count(case, instruction);
+fn flags_of(open: Open, rcx: u64, instruction: &Instruction) -> u64 {
+    let count = || count(rcx, instruction);
     match open {
         Open::Flags(flags) => flags,
         Open::Shift => match count() {
@@ -142,6 +161,27 @@ fn flags_of(open: Open, case: &Case, instruction: &Instruction) -> u64 {
             n if n > operand_bits(instruction) => STATUS_FLAGS,
             _ => AF | OF,
         },
-        Open::Rotate | Open::Approximate(_) | Open::Ulps(_) | Open::X87Pointers => 0,
+        Open::Rotate
+        | Open::Approximate(_)
+        | Open::Ulps(_)
+        | Open::X87Pointers
+        | Open::PushedSelector
+        | Open::AccessOrder => 0,
     }
+}
+
+/// Whether either of two exceptions may answer an access.
+///
+/// - In a 32-bit segment that spans 4 GiB an access across its end may wrap around or raise #GP or #SS (SDM 3A, 5.3:
+///   "may or may not cause the indicated exceptions").
+/// - With alignment checking on, the order of #AC and the other faults of one access is not defined; FXSAVE and FXRSTOR say
+///   so themselves (SDM 2, FXSAVE: "#AC or #GP").
+pub fn fault_class_open(bits: u32, rflags: u64, vectors: [u32; 2], cr2: [u64; 2]) -> bool {
+    const ALIGNMENT_CHECK: u32 = 17;
+    const PAGE_FAULT: u32 = 14;
+    let accesses = vectors.iter().all(|vector| matches!(vector, 12 | 13 | 14 | 17));
+    let wraps = |(vector, cr2): (u32, u64)| vector == PAGE_FAULT && !(0x1000..0xffff_f000).contains(&cr2);
+    let across = bits == 32 && vectors.into_iter().zip(cr2).any(wraps);
+    let unaligned = rflags & 0x4_0000 != 0 && vectors.contains(&ALIGNMENT_CHECK);
+    accesses && (across || unaligned)
 }

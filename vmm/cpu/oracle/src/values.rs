@@ -137,14 +137,15 @@ pub fn extended(rng: &mut Stream) -> (u64, u16) {
     (significand, sign | exponent)
 }
 
-/// RFLAGS for ring 3: arithmetic flags and DF at random, IF set; TF, AC and ID sometimes.
+/// RFLAGS for ring 3: arithmetic flags and DF at random, IF set, AC sometimes.
 pub fn rflags(rng: &mut Stream) -> u64 {
     let mut flags = 0x202 | rng.next_u64() & 0x8d5;
     if one_in(rng, 4) {
         flags |= 0x400;
     }
-    if one_in(rng, 16) {
-        flags |= 0x20_0000;
+    if one_in(rng, 24) {
+        // AC, which Linux makes effective through CR0.AM. ID cannot be set by a signal frame.
+        flags |= 0x4_0000;
     }
     flags
 }

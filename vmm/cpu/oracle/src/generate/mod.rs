@@ -11,7 +11,7 @@ use crate::masks;
 use crate::random::{Stream, below, one_in, pick};
 use crate::values;
 use encode::decode;
-use iced_x86::{Code, InstructionInfoFactory};
+use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic};
 use place::{Fixed, Placed};
 use rand_core::Rng;
 
@@ -27,6 +27,9 @@ pub fn sequence(rng: &mut Stream, factory: &mut InstructionInfoFactory, codes: &
     let mut starts = Vec::new();
     for &code in codes {
         let encoded = encode::encode(rng, code, bits, CODE)?;
+        if codes.len() > 1 && locks(&decode(bits, &encoded, CODE)) {
+            continue;
+        }
         if bytes.len() + encoded.len() > CODE_MAX {
             break;
         }
@@ -46,7 +49,16 @@ pub fn sequence(rng: &mut Stream, factory: &mut InstructionInfoFactory, codes: &
         let instruction = decode(bits, &bytes[at..], case.rip + at as u64);
         place::place(rng, factory, &mut case, &Placed { instruction, at }, &mut fixed);
     }
+    if bits == 32 {
+        case.gpr.iter_mut().for_each(|register| *register &= 0xffff_ffff);
+    }
     Some(case)
+}
+
+/// Whether an instruction locks memory; where that is in a sequence is not known beforehand (see `host::splits_lock`).
+fn locks(instruction: &Instruction) -> bool {
+    let exchanges = instruction.mnemonic() == Mnemonic::Xchg && instruction.memory_size().size() > 0;
+    instruction.has_lock_prefix() || exchanges
 }
 
 /// A case of random bytes.

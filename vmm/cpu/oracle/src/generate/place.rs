@@ -7,8 +7,8 @@ use crate::layout::{CODE, CODE_BYTES, DATA, DATA_BYTES, FS_BASE, GS_BASE, HIGH, 
 use crate::random::{Stream, below, one_in, pick};
 use crate::values;
 use iced_x86::{
-    CodeSize, ConstantOffsets, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, MemorySize, Register,
-    UsedMemory,
+    CodeSize, ConstantOffsets, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, MemorySize, Mnemonic,
+    Register, UsedMemory,
 };
 use rand_core::Rng;
 
@@ -146,7 +146,10 @@ fn place_memory(
         _ => 64,
     };
     let mask = if address_bits == 64 { u64::MAX } else { (1 << address_bits) - 1 };
-    let wanted = target(rng, size, address_bits < 64 || case.bits == 32);
+    let mut wanted = target(rng, size, address_bits < 64 || case.bits == 32);
+    if (instruction.has_lock_prefix() || instruction.mnemonic() == Mnemonic::Xchg) && size.is_power_of_two() {
+        wanted &= !(size - 1);
+    }
     let offset = wanted.wrapping_sub(segment_base(case, used.segment()));
     let index = general(used.index());
     let base = general(used.base());

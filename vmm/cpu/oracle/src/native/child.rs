@@ -9,7 +9,7 @@ use super::mapping::TestPages;
 use crate::case::{Case, Fx};
 use crate::compare::ENDLESS;
 use crate::layout::{CODE, DATA_BYTES, FILLER, FS_BASE, GS_BASE, USER_CS32, USER_CS64, USER_DS};
-use core::arch::asm;
+use core::arch::{asm, naked_asm};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
@@ -30,8 +30,12 @@ struct Globals {
     code: *mut u8,
     data: *mut u8,
     base: *const u8,
-    /// The case that ran at the last tick of the timer.
-    ticked: u32,
+    /// Ring 3 may read its segment bases; else they are set again after every case.
+    reads_bases: bool,
+    /// Cases started so far.
+    started: u64,
+    /// What `started` was at the last tick of the timer.
+    ticked: u64,
     /// The loop's own registers while cases run.
     loop_gregs: [i64; 23],
     loop_fx: Fx,
@@ -43,15 +47,17 @@ static mut GLOBALS: Globals = Globals {
     code: ptr::null_mut(),
     data: ptr::null_mut(),
     base: ptr::null(),
-    ticked: u32::MAX,
+    reads_bases: false,
+    started: 0,
+    ticked: u64::MAX,
     loop_gregs: [0; 23],
     loop_fx: Fx([0; 512]),
 };
 
 /// Bytes of the signal stack; frames with all of AVX-512 and AMX take about 12 KiB.
 const STACK_BYTES: usize = 1 << 18;
-/// Time between two ticks of the timer that ends endless cases.
-const TICK_US: i64 = 200_000;
+/// User time between two ticks of the timer that ends endless cases; a case takes a few microseconds.
+const TICK_US: i64 = 20_000;
 /// Encoding order of the general registers in a signal frame.
 const GREG_OF_GPR: [i32; 16] = [
     libc::REG_RAX,
@@ -97,6 +103,8 @@ pub unsafe fn main(shared: *mut Shared, pages: &TestPages, socket: i32) -> ! {
         (*globals).code = pages.code();
         (*globals).data = pages.data();
         (*globals).base = base.cast::<u8>();
+        // HWCAP2_FSGSBASE.
+        (*globals).reads_bases = libc::getauxval(libc::AT_HWCAP2) & 2 != 0;
         install_handlers();
         set_segments();
         loop {
@@ -131,19 +139,19 @@ unsafe fn install_handlers() {
         let alternate = libc::stack_t { ss_sp: stack, ss_flags: 0, ss_size: STACK_BYTES };
         libc::sigaltstack(&alternate, ptr::null_mut());
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = on_signal as *const () as usize;
+        action.sa_sigaction = signal_entry as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
         // The timer's signal waits while the handler is at work.
-        libc::sigaddset(&raw mut action.sa_mask, libc::SIGALRM);
+        libc::sigaddset(&raw mut action.sa_mask, libc::SIGVTALRM);
         for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
             libc::sigaction(signal, &action, ptr::null_mut());
         }
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-        action.sa_sigaction = on_tick as *const () as usize;
-        libc::sigaction(libc::SIGALRM, &action, ptr::null_mut());
+        action.sa_sigaction = tick_entry as *const () as usize;
+        libc::sigaction(libc::SIGVTALRM, &action, ptr::null_mut());
         let tick = libc::timeval { tv_sec: 0, tv_usec: TICK_US };
         let timer = libc::itimerval { it_interval: tick, it_value: tick };
-        libc::setitimer(libc::ITIMER_REAL, &timer, ptr::null_mut());
+        libc::setitimer(libc::ITIMER_VIRTUAL, &timer, ptr::null_mut());
     }
 }
 
@@ -182,6 +190,19 @@ fn exit(code: u64) -> ! {
     }
 }
 
+/// Clears AC, NT and ID: the kernel leaves them as the case had them, but compiled code is not made for alignment checks, and
+/// what a signal frame does not restore would stay for the next case.
+#[unsafe(naked)]
+unsafe extern "C" fn signal_entry() {
+    naked_asm!("push 0x202", "popfq", "jmp {handler}", handler = sym on_signal)
+}
+
+/// As `signal_entry`.
+#[unsafe(naked)]
+unsafe extern "C" fn tick_entry() {
+    naked_asm!("push 0x202", "popfq", "jmp {handler}", handler = sym on_tick)
+}
+
 /// A case that is running at two ticks in a row is endless: ends it.
 unsafe extern "C" fn on_tick(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the timer's signal is blocked in `on_signal`, so nothing else uses the globals now.
@@ -189,15 +210,14 @@ unsafe extern "C" fn on_tick(signal: i32, info: *mut libc::siginfo_t, context: *
         let pointer = &raw mut GLOBALS;
         let globals = &mut *pointer;
         if globals.phase != Phase::Running {
-            globals.ticked = u32::MAX;
+            globals.ticked = u64::MAX;
             return;
         }
-        let current = (*globals.shared).current.load(Ordering::Relaxed);
-        if current != globals.ticked {
-            globals.ticked = current;
+        if globals.started != globals.ticked {
+            globals.ticked = globals.started;
             return;
         }
-        globals.ticked = u32::MAX;
+        globals.ticked = u64::MAX;
         (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_TRAPNO as usize] = i64::from(ENDLESS);
         on_signal(signal, info, context);
     }
@@ -235,6 +255,7 @@ unsafe extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, context: *mut li
             *fx = globals.loop_fx;
         } else {
             load_case(globals, &shared.cases[next], gregs, fx);
+            globals.started += 1;
             globals.phase = Phase::Running;
         }
     }
@@ -254,7 +275,7 @@ unsafe fn store_outcome(globals: &Globals, shared: &mut Shared, index: usize, gr
     let packed = gregs[libc::REG_CSGSFS as usize] as u64;
     let data = read_data_selectors();
     out.selectors = [data[0], packed as u16, (packed >> 48) as u16, data[1], data[2], data[3]];
-    if data != [USER_DS, USER_DS, 0, 0] {
+    if data != [USER_DS, USER_DS, 0, 0] || !globals.reads_bases || read_bases() != [FS_BASE, GS_BASE] {
         // SAFETY: the child is past the use of thread-local storage.
         unsafe { set_segments() };
     }
@@ -292,6 +313,14 @@ fn read_data_selectors() -> [u16; 4] {
             out(reg) es, out(reg) ds, out(reg) fs, out(reg) gs, options(nomem, nostack, preserves_flags));
     }
     [es as u16, ds as u16, fs as u16, gs as u16]
+}
+
+/// The FS and GS bases; only where `Globals::reads_bases`.
+fn read_bases() -> [u64; 2] {
+    let (fs, gs): (u64, u64);
+    // SAFETY: the kernel has enabled the instructions, and they only read.
+    unsafe { asm!("rdfsbase {0}", "rdgsbase {1}", out(reg) fs, out(reg) gs, options(nomem, nostack, preserves_flags)) };
+    [fs, gs]
 }
 
 unsafe fn load_case(globals: &Globals, case: &Case, gregs: &mut [i64; 23], fx: &mut Fx) {

@@ -8,6 +8,7 @@ mod child;
 mod mapping;
 
 use crate::case::{Case, Outcome, Registers};
+use crate::host;
 use crate::layout::DATA_BYTES;
 use mapping::Mapping;
 use std::io;
@@ -19,6 +20,9 @@ pub const BATCH: usize = 256;
 const WORDS: usize = DATA_BYTES / 8;
 /// How long a batch may take before the child counts as hung. A batch takes about a millisecond.
 const TIMEOUT_MS: i32 = 20_000;
+
+/// Why a case was not run: see [`host::splits_lock`].
+pub const SPLIT_LOCK: &str = "it locks two cache lines";
 
 /// What a case did on the host.
 pub enum Native {
@@ -80,7 +84,12 @@ impl NativeRunner {
         let mut results = Vec::with_capacity(cases.len());
         while results.len() < cases.len() {
             let rest = &cases[results.len()..];
+            if host::splits_lock(&rest[0]) {
+                results.push(Native::Lost(SPLIT_LOCK));
+                continue;
+            }
             let batch = &rest[..rest.len().min(BATCH)];
+            let batch = &batch[..batch.iter().position(host::splits_lock).unwrap_or(batch.len())];
             let lost = self.run_batch(batch)?;
             let done =
                 if lost.is_some() { self.shared().current.load(Ordering::Acquire) as usize } else { batch.len() };

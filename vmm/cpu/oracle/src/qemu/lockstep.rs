@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! Steps both CPUs through a program and compares after each step.
+
+use super::machine::Qemu;
+use super::world::{self, World};
+use crate::compare::Difference;
+use crate::generate::encode::decode;
+use crate::guest::store_fx;
+use crate::masks;
+use crate::ram::Ram;
+use crate::report::GPR;
+use chaoscontrol_cpu::state::seg;
+use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit};
+use iced_x86::{Formatter, Instruction, IntelFormatter};
+use std::io;
+
+/// Most steps of a program.
+const STEPS_MAX: u64 = 200_000;
+/// Bytes of the stack that are compared when a handler starts.
+const FRAME_BYTES: usize = 64;
+
+/// Why a run stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum LockstepError {
+    /// The connection broke.
+    #[error("qemu: {0}")]
+    Io(#[from] io::Error),
+    /// The CPUs went apart.
+    #[error("step {step} at {rip:#x}, {instruction}: {difference}")]
+    Apart {
+        /// Steps before.
+        step: u64,
+        /// Address of the instruction.
+        rip: u64,
+        /// Its text.
+        instruction: String,
+        /// What differs; "expected" is QEMU.
+        difference: Difference,
+    },
+    /// The program did not end.
+    #[error("no end after {0} steps")]
+    Endless(u64),
+}
+
+/// Runs `world` on both; returns the number of steps.
+pub fn run(qemu: &mut Qemu, mut world: World) -> Result<u64, LockstepError> {
+    qemu.load(&world)?;
+    // QEMU's way to the first instruction has set accessed bits and a busy bit and used the stack.
+    qemu.gdb.physical(true)?;
+    let memory = qemu.gdb.read(world::BASE, (world::END - world::BASE) as usize)?;
+    qemu.gdb.physical(false)?;
+    world.ram.write_bytes(world::BASE, &memory);
+    // SAFETY: `world.ram` outlives the CPU and is only used between its runs.
+    let mut cpu = Cpu::new(unsafe { world.ram.view() }, &Config::default());
+    cpu.set_state(&world.state).expect("the first state is valid");
+    let mut lockstep = Lockstep { qemu, cpu, ram: &world.ram };
+    lockstep.compare(0, None).map_err(|error| located(error, 0, &world.state, None))?;
+    for step in 0..STEPS_MAX {
+        let before = lockstep.cpu.state();
+        if before.rip == world::DONE {
+            lockstep.compare_memory(step)?;
+            return Ok(step);
+        }
+        let instruction = lockstep.instruction(&before);
+        lockstep.step(&before, instruction.as_ref())?;
+        lockstep
+            .compare(step, instruction.as_ref().map(|instruction| (&before, instruction)))
+            .map_err(|error| located(error, step, &before, instruction.as_ref()))?;
+    }
+    Err(LockstepError::Endless(STEPS_MAX))
+}
+
+/// Either kind of failure of one comparison.
+enum Failed {
+    Io(io::Error),
+    Apart(Difference),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+fn located(failed: Failed, step: u64, before: &CpuState, instruction: Option<&Instruction>) -> LockstepError {
+    match failed {
+        Failed::Io(error) => LockstepError::Io(error),
+        Failed::Apart(difference) => {
+            let mut text = String::from("before the first instruction");
+            if let Some(instruction) = instruction {
+                text.clear();
+                IntelFormatter::new().format(instruction, &mut text);
+            }
+            LockstepError::Apart { step, rip: before.rip, instruction: text, difference }
+        }
+    }
+}
+
+struct Lockstep<'a> {
+    qemu: &'a mut Qemu,
+    cpu: Cpu,
+    ram: &'a Ram,
+}
+
+impl Lockstep<'_> {
+    /// The instruction that comes next, where it can be read.
+    fn instruction(&mut self, state: &CpuState) -> Option<Instruction> {
+        let bytes = self.qemu.gdb.read(linear(state, seg::CS, state.rip), 15).ok()?;
+        let bits = if state.segments[seg::CS].attributes & 0x200 != 0 { 64 } else { 32 };
+        Some(decode(bits, &bytes, state.rip))
+    }
+
+    fn step(&mut self, before: &CpuState, instruction: Option<&Instruction>) -> Result<(), LockstepError> {
+        self.qemu.gdb.step()?;
+        loop {
+            let left = 1u64.saturating_sub(self.cpu.progress() - before.instructions);
+            match self.cpu.run(left) {
+                Exit::BudgetUsed => break,
+                Exit::TprWrite | Exit::MmioWrite { .. } | Exit::PortWrite { .. } => {}
+                Exit::MsrRead { .. } | Exit::MsrWrite { .. } => self.cpu.refuse_msr(),
+                Exit::PortRead { .. } | Exit::MmioRead { .. } => self.cpu.complete_read(u64::MAX),
+                other => {
+                    let difference = Difference {
+                        what: "how the step ended".into(),
+                        expected: "a retired instruction or a delivered exception".into(),
+                        got: format!("{other:x?}"),
+                    };
+                    return Err(located(Failed::Apart(difference), before.instructions, before, instruction));
+                }
+            }
+        }
+        self.finish_repeat(before, instruction)
+    }
+
+    /// QEMU makes one step more of a repeated string instruction, in which it finds the count used up.
+    fn finish_repeat(&mut self, before: &CpuState, instruction: Option<&Instruction>) -> Result<(), LockstepError> {
+        let repeated = instruction
+            .is_some_and(|one| one.is_string_instruction() && (one.has_rep_prefix() || one.has_repne_prefix()));
+        let rip = self.cpu.state().rip;
+        if repeated && rip != before.rip && Registers(self.qemu.gdb.registers()?).u64(RIP) == before.rip {
+            self.qemu.gdb.step()?;
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, step: u64, ran: Option<(&CpuState, &Instruction)>) -> Result<(), Failed> {
+        let theirs = Registers(self.qemu.gdb.registers()?);
+        let mut ours = self.cpu.state();
+        if let Some((before, instruction)) = ran {
+            let open = masks::open_flags(before.gpr[1], instruction);
+            let flags = u64::from(theirs.u32(FLAGS));
+            if (flags ^ ours.rflags) & open != 0 && ours.rip == instruction.next_ip() {
+                ours.rflags = ours.rflags & !open | flags & open;
+                self.cpu.set_state(&ours).expect("only status flags changed");
+            }
+        }
+        if let Some(difference) = theirs.difference(&ours) {
+            return Err(Failed::Apart(difference));
+        }
+        let handler = (world::HANDLERS..world::HANDLERS + 0x1000).contains(&ours.rip) && ours.rip & 15 == 0;
+        if handler && step > 0 {
+            self.compare_bytes(linear(&ours, seg::SS, ours.gpr[4]), FRAME_BYTES, false)?;
+        }
+        Ok(())
+    }
+
+    /// Compares RAM: identity-mapped addresses, so the virtual ones serve.
+    fn compare_bytes(&mut self, at: u64, bytes: usize, physical: bool) -> Result<(), Failed> {
+        if at < world::BASE || at + bytes as u64 > world::END {
+            return Ok(());
+        }
+        self.qemu.gdb.physical(physical)?;
+        let theirs = self.qemu.gdb.read(at, bytes);
+        self.qemu.gdb.physical(false)?;
+        let ours = &self.ram.bytes()[at as usize..at as usize + bytes];
+        let theirs = theirs?;
+        let Some(first) = theirs.iter().zip(ours).position(|(a, b)| a != b) else { return Ok(()) };
+        let word = first & !7;
+        let show = |bytes: &[u8]| crate::report::hex(&bytes[word..(word + 8).min(bytes.len())]);
+        Err(Failed::Apart(Difference {
+            what: format!("memory at {:#x} (bytes)", at as usize + word),
+            expected: show(&theirs),
+            got: show(ours),
+        }))
+    }
+
+    fn compare_memory(&mut self, step: u64) -> Result<(), LockstepError> {
+        let state = self.cpu.state();
+        self.compare_bytes(world::BASE, (world::END - world::BASE) as usize, true)
+            .map_err(|failed| located(failed, step, &state, None))
+    }
+}
+
+fn linear(state: &CpuState, segment: usize, offset: u64) -> u64 {
+    let long = state.segments[seg::CS].attributes & 0x200 != 0;
+    if long { offset } else { state.segments[segment].base.wrapping_add(offset) & 0xffff_ffff }
+}
+
+/// QEMU's register packet (i386-64bit.xml): sixteen general registers, RIP, flags, segments, bases, control registers, EFER,
+/// x87, SSE.
+struct Registers(Vec<u8>);
+
+/// Order of the general registers in the packet, as encoding numbers.
+const PACKET_GPR: [usize; 16] = [0, 3, 1, 2, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
+const RIP: usize = 128;
+const FLAGS: usize = 136;
+const SELECTORS: usize = 140;
+const BASES: usize = 164;
+const CONTROL: usize = 188;
+const ST: usize = 236;
+const FPU: usize = 316;
+const XMM: usize = 348;
+const MXCSR: usize = 604;
+
+impl Registers {
+    fn u32(&self, at: usize) -> u32 {
+        self.0.get(at..at + 4).map_or(0, |bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")))
+    }
+
+    fn u64(&self, at: usize) -> u64 {
+        u64::from(self.u32(at)) | u64::from(self.u32(at + 4)) << 32
+    }
+
+    fn difference(&self, ours: &CpuState) -> Option<Difference> {
+        let mut pairs: Vec<(String, u128, u128)> = Vec::new();
+        let mut pair = |name: &str, theirs: u64, ours: u64| pairs.push((name.into(), theirs.into(), ours.into()));
+        let long = ours.segments[seg::CS].attributes & 0x200 != 0;
+        pair("rip", self.u64(RIP), ours.rip);
+        pair("rflags", self.u32(FLAGS).into(), ours.rflags);
+        for (slot, &register) in PACKET_GPR.iter().enumerate() {
+            // In 32-bit code the stub shows the lower halves of eight registers.
+            let (shown, mask) = if long { (true, u64::MAX) } else { (register < 8, 0xffff_ffff) };
+            if shown {
+                pair(GPR[register], self.u64(8 * slot) & mask, ours.gpr[register] & mask);
+            }
+        }
+        for (slot, (name, index)) in
+            [("cs", seg::CS), ("ss", seg::SS), ("ds", seg::DS), ("es", seg::ES), ("fs", seg::FS), ("gs", seg::GS)]
+                .iter()
+                .enumerate()
+        {
+            pair(name, self.u32(SELECTORS + 4 * slot).into(), ours.segments[*index].selector.into());
+        }
+        pair("fs base", self.u64(BASES), ours.segments[seg::FS].base);
+        pair("gs base", self.u64(BASES + 8), ours.segments[seg::GS].base);
+        pair("kernel gs base", self.u64(BASES + 16), ours.msrs.kernel_gs_base);
+        let control = [
+            ("cr0", ours.cr0),
+            ("cr2", ours.cr2),
+            ("cr3", ours.cr3),
+            ("cr4", ours.cr4),
+            ("cr8", ours.cr8),
+            ("efer", ours.msrs.efer),
+        ];
+        for (slot, (name, value)) in control.iter().enumerate() {
+            pair(name, self.u64(CONTROL + 8 * slot), *value);
+        }
+        let fx = store_fx(ours);
+        pair("fcw", self.u32(FPU).into(), fx.u16(0).into());
+        pair("fsw", self.u32(FPU + 4).into(), fx.u16(2).into());
+        for index in 0..8 {
+            pair(&format!("st{index} significand"), self.u64(ST + 10 * index), fx.st(index).0);
+            pair(&format!("st{index} exponent"), u64::from(self.u32(ST + 10 * index + 6) >> 16), fx.st(index).1.into());
+        }
+        pair("mxcsr", self.u32(MXCSR).into(), ours.mxcsr.into());
+        for index in 0..16 {
+            pair(&format!("xmm{index} low"), self.u64(XMM + 16 * index), fx.xmm(index) as u64);
+            pair(&format!("xmm{index} high"), self.u64(XMM + 16 * index + 8), (fx.xmm(index) >> 64) as u64);
+        }
+        let (what, theirs, ours) = pairs.into_iter().find(|(_, theirs, ours)| theirs != ours)?;
+        Some(Difference { what, expected: format!("{theirs:#x}"), got: format!("{ours:#x}") })
+    }
+}
