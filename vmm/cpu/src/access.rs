@@ -260,14 +260,8 @@ impl Core {
 
     /// Alignment checking is on: for accesses of ring 3 itself, not for those of the CPU on its behalf.
     pub fn alignment_checked(&self) -> bool {
-<<<<<<< HEAD
         let user = self.privilege == Privilege::User;
         user && self.cr0 & cr::CR0_AM != 0 && self.system_flags & crate::flags::bit::AC != 0
-=======
-        self.cr0 & cr::CR0_AM != 0
-            && self.system_flags & crate::flags::bit::AC != 0
-            && self.privilege == Privilege::User
->>>>>>> 2bb8379 (Oracle: QEMU lockstep, faster minimizer, alignment checks, split locks, access order; cpu: only ring 3's own accesses are alignment checked)
     }
 
     fn transfer(&mut self, address: u64, transfer: Transfer<'_>) -> Step {

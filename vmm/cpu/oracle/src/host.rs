@@ -4,7 +4,7 @@
 use crate::case::Case;
 use crate::compare::operand_address;
 use crate::generate::encode::decode;
-use iced_x86::{Code, EncodingKind, Mnemonic};
+use iced_x86::{Code, DecoderOptions, EncodingKind, Mnemonic};
 
 /// Why `code` must not or cannot run natively, or `None` where it can.
 pub fn exclusion(code: Code) -> Option<&'static str> {
@@ -54,6 +54,11 @@ pub fn available() -> Result<(), &'static str> {
 pub fn agrees_on_encoding(code: Code, bits: u32) -> bool {
     let info = code.op_code();
     bits != 64 || is_amd() || (info.intel_decoder64() && info.amd_decoder64())
+}
+
+/// How iced decodes as the host does.
+pub fn decoder_options() -> u32 {
+    if is_amd() { DecoderOptions::AMD } else { DecoderOptions::NONE }
 }
 
 fn is_amd() -> bool {

@@ -33,8 +33,10 @@ pub enum Open {
     Ulps(u64),
     /// Stored x87 instruction and data pointers and opcode.
     X87Pointers,
-    /// The bytes of the stack above a pushed selector.
-    PushedSelector,
+    /// The bytes of the stack above a pushed selector, and whether they are accessed at all when one is pushed or popped.
+    Selector,
+    /// Flags after a fault in the middle of repetitions.
+    RepeatedFlags,
     /// In which order an instruction accesses its several operands, and so which one's fault comes first and what was
     /// written before it.
     AccessOrder,
@@ -93,9 +95,19 @@ pub const ROWS: &[Row] = {
             "APM 2, 11.4.4.3: AMD stores pointers only with an exception pending; SDM 1, 8.1.8: FCS and FDS deprecated",
         ),
         row(
-            &[Push],
-            Open::PushedSelector,
+            &[Push, Pop],
+            Open::Selector,
             "SDM 2, PUSH: a segment register may be written as 16 bits; APM 3: zero-extended",
+        ),
+        row(
+            &[Cmpsb, Cmpsw, Cmpsd, Cmpsq, Scasb, Scasw, Scasd, Scasq],
+            Open::RepeatedFlags,
+            "SDM 2, REP: a fault restores EFLAGS to what they were before the first iteration; APM 3 says nothing",
+        ),
+        row(
+            &[Maskmovq, Maskmovdqu],
+            Open::AccessOrder,
+            "SDM 2, MASKMOVDQU: with a zero mask faults are implementation specific",
         ),
         row(
             &[
@@ -118,7 +130,7 @@ pub fn open_flags(rcx: u64, instruction: &Instruction) -> u64 {
 pub fn rows(instruction: &Instruction) -> impl Iterator<Item = &'static Row> + use<> {
     let mnemonic = instruction.mnemonic();
     let selector = instruction.op0_register().is_segment_register();
-    ROWS.iter().filter(move |row| row.mnemonics.contains(&mnemonic) && (selector || row.open != Open::PushedSelector))
+    ROWS.iter().filter(move |row| row.mnemonics.contains(&mnemonic) && (selector || row.open != Open::Selector))
 }
 
 /// Whether `instruction` leaves the destination itself open (a double shift by more than the operand's size).
@@ -165,7 +177,8 @@ fn flags_of(open: Open, rcx: u64, instruction: &Instruction) -> u64 {
         | Open::Approximate(_)
         | Open::Ulps(_)
         | Open::X87Pointers
-        | Open::PushedSelector
+        | Open::Selector
+        | Open::RepeatedFlags
         | Open::AccessOrder => 0,
     }
 }
@@ -176,12 +189,18 @@ fn flags_of(open: Open, rcx: u64, instruction: &Instruction) -> u64 {
 ///   "may or may not cause the indicated exceptions").
 /// - With alignment checking on, the order of #AC and the other faults of one access is not defined; FXSAVE and FXRSTOR say
 ///   so themselves (SDM 2, FXSAVE: "#AC or #GP").
-pub fn fault_class_open(bits: u32, rflags: u64, vectors: [u32; 2], cr2: [u64; 2]) -> bool {
+/// - Several accesses of one instruction, of which each may fault differently, have no order ([`Open::AccessOrder`]).
+/// - A 16-byte operand that is neither aligned nor canonical raises #GP for the first; for the second it would be #SS in the
+///   stack segment, and which one comes first is not said.
+pub fn fault_class_open(bits: u32, rflags: u64, instruction: &Instruction, vectors: [u32; 2], cr2: [u64; 2]) -> bool {
     const ALIGNMENT_CHECK: u32 = 17;
     const PAGE_FAULT: u32 = 14;
     let accesses = vectors.iter().all(|vector| matches!(vector, 12 | 13 | 14 | 17));
     let wraps = |(vector, cr2): (u32, u64)| vector == PAGE_FAULT && !(0x1000..0xffff_f000).contains(&cr2);
     let across = bits == 32 && vectors.into_iter().zip(cr2).any(wraps);
     let unaligned = rflags & 0x4_0000 != 0 && vectors.contains(&ALIGNMENT_CHECK);
-    accesses && (across || unaligned)
+    let is_open = |open: Open| rows(instruction).any(|row| row.open == open);
+    let sixteen = instruction.memory_size().size() == 16 && !vectors.contains(&PAGE_FAULT);
+    let zero_mask = matches!(instruction.mnemonic(), Mnemonic::Maskmovq | Mnemonic::Maskmovdqu);
+    accesses && (across || unaligned || sixteen || is_open(Open::AccessOrder)) || is_open(Open::Selector) || zero_mask
 }

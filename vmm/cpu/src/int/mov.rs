@@ -165,11 +165,8 @@ fn cmpxchg_reg<T: Width>(core: &mut Core, op: &Op) -> Step {
     if expected == current {
         core.set_reg(op.dst, core.reg::<T>(op.src));
     } else {
+        // The destination register is not written at all: its upper half stays, too.
         core.set_reg(RAX, current);
-        if T::BITS == 32 {
-            // The destination is written in either case.
-            core.set_reg(op.dst, current);
-        }
     }
     Ok(())
 }

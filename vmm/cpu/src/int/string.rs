@@ -59,6 +59,11 @@ impl Core {
 trait StringOp {
     /// One iteration, index registers included.
     fn iterate<T: Width>(core: &mut Core, op: &Op) -> Step;
+    /// Whether the instruction may run at all, whatever its count.
+    #[inline(always)]
+    fn permitted<T: Width>(_core: &mut Core) -> Step {
+        Ok(())
+    }
     /// The repeat prefix also looks at ZF.
     const COMPARES: bool;
     /// Does up to `iterations` at once if nothing can be told apart from single iterations, and says how many.
@@ -181,9 +186,12 @@ struct Ins;
 impl StringOp for Ins {
     const COMPARES: bool = false;
 
+    fn permitted<T: Width>(core: &mut Core) -> Step {
+        core.check_port(core.reg::<u16>(RDX), T::BYTES)
+    }
+
     fn iterate<T: Width>(core: &mut Core, op: &Op) -> Step {
         let port = core.reg::<u16>(RDX);
-        core.check_port(port, T::BYTES)?;
         let to = core.string_address(op, RDI, T::BYTES, true)?;
         core.probe(to, T::BYTES, Kind::Write, seg::ES as u8)?;
         let value = core.outside(Exit::PortRead { port, size: T::BYTES as u8 })?;
@@ -197,9 +205,12 @@ struct Outs;
 impl StringOp for Outs {
     const COMPARES: bool = false;
 
+    fn permitted<T: Width>(core: &mut Core) -> Step {
+        core.check_port(core.reg::<u16>(RDX), T::BYTES)
+    }
+
     fn iterate<T: Width>(core: &mut Core, op: &Op) -> Step {
         let port = core.reg::<u16>(RDX);
-        core.check_port(port, T::BYTES)?;
         let from = core.string_address(op, RSI, T::BYTES, false)?;
         let value = core.read::<T>(from, op.segment)?;
         core.outside(Exit::PortWrite { port, size: T::BYTES as u8, value: value.zx() as u32 })?;
@@ -234,6 +245,7 @@ fn elements_in_page<T: Width>(address: u64) -> u64 {
 }
 
 fn string<O: StringOp, T: Width>(core: &mut Core, op: &Op) -> Step {
+    O::permitted::<T>(core)?;
     if op.attributes & (attr::REP | attr::REPNE) == 0 { O::iterate::<T>(core, op) } else { repeat::<O, T>(core, op) }
 }
 

@@ -203,12 +203,14 @@ fn verw(core: &mut Core, op: &Op) -> Step {
 fn arpl(core: &mut Core, op: &Op) -> Step {
     let rpl = core.reg::<u16>(op.src) & 3;
     let adjust = |old: u16| if old & 3 < rpl { (old & !3) | rpl } else { old };
-    let mut raised = false;
+    let raised;
     if op.has(attr::MEMORY) {
-        core.modify::<u16>(op, |_, old| {
-            raised = adjust(old) != old;
-            adjust(old)
-        })?;
+        // Memory is written only where something changes.
+        let old = core.load::<u16>(op)?;
+        raised = adjust(old) != old;
+        if raised {
+            core.store::<u16>(op, adjust(old))?;
+        }
     } else {
         let old = core.reg::<u16>(op.dst);
         raised = adjust(old) != old;

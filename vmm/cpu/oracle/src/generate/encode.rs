@@ -30,7 +30,8 @@ pub fn encode(rng: &mut Stream, code: Code, bits: u32, ip: u64) -> Option<Vec<u8
         rng.fill_bytes(&mut bytes[fixed..]);
         shape_modrm(rng, code, &mut bytes[fixed..]);
         let instruction = decode(bits, &bytes, ip);
-        if instruction.code() == code && instruction.len() <= INSTRUCTION_MAX {
+        let host = Decoder::with_ip(bits, &bytes, ip, crate::host::decoder_options()).decode();
+        if instruction.code() == code && host.code() == code && instruction.len() <= INSTRUCTION_MAX {
             bytes.truncate(instruction.len());
             return Some(bytes);
         }

@@ -8,6 +8,8 @@ use std::io;
 pub struct Mapping {
     address: *mut u8,
     bytes: usize,
+    /// Offset of the first byte that can be used.
+    usable: usize,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread.
@@ -22,9 +24,24 @@ impl Mapping {
         }
     }
 
-    /// Its first byte.
+    /// Zeroed memory of `bytes`, a multiple of the page size, between two pages without access.
+    pub fn guarded(bytes: usize) -> io::Result<Self> {
+        let guard = PAGE as usize;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at an address the kernel picks.
+        let mut all = unsafe { Self::map(0, bytes + 2 * guard, libc::PROT_NONE, flags, -1, 0)? };
+        all.usable = guard;
+        let inner = all.address();
+        // SAFETY: the middle of the mapping that was just made.
+        if unsafe { libc::mprotect(inner.cast(), bytes, libc::PROT_READ | libc::PROT_WRITE) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(all)
+    }
+
+    /// Its first byte that can be used.
     pub fn address(&self) -> *mut u8 {
-        self.address
+        self.address.wrapping_add(self.usable)
     }
 
     /// # Safety
@@ -35,7 +52,7 @@ impl Mapping {
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self { address: address.cast(), bytes })
+        Ok(Self { address: address.cast(), bytes, usable: 0 })
     }
 }
 

@@ -10,7 +10,7 @@ mod mapping;
 use crate::case::{Case, Outcome, Registers};
 use crate::host;
 use crate::layout::DATA_BYTES;
-use mapping::Mapping;
+pub use mapping::Mapping;
 use std::io;
 use std::sync::atomic::Ordering;
 

@@ -96,6 +96,8 @@ impl World {
         entry(&mut ram);
         assert!(program.len() as u64 <= STACK - PAGE - START && user.len() as u64 <= USER_STACK - PAGE - USER_CODE);
         ram.write_bytes(START, program);
+        // HLT, for runs without QEMU.
+        ram.write_bytes(DONE, &[0xf4]);
         ram.write_bytes(USER_CODE, user);
         Self { ram, state: first_state(), probe_slots }
     }

@@ -9,7 +9,7 @@ mod segments;
 mod strings;
 mod system;
 
-pub use build::Program;
+pub use build::{Builder, OK, Program};
 
 /// All programs. Those that draw at random do it from `seed`.
 pub fn all(seed: u64) -> Vec<Program> {

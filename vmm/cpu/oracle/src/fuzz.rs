@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! Arbitrary bytes as a guest: state, page tables, descriptor tables and code. Nothing may panic or reach outside RAM.
+//!
+//! RAM lies between two pages without access, so that reaching outside ends the process.
+
+use crate::native::Mapping;
+use crate::ram::{P, PAGE, U, W};
+use chaoscontrol_cpu::state::{DescriptorTable, Segment, seg};
+use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit, GuestRam, RamRegion};
+
+/// Pages of RAM.
+const PAGES: usize = 24;
+const RAM_BYTES: usize = PAGES * PAGE as usize;
+/// Counted events an input may run.
+const EVENTS: u64 = 3_000;
+/// Exits an input may cause.
+const EXITS: usize = 200;
+/// Bytes at the start of an input that make the state.
+const HEADER: usize = 64;
+
+/// RAM and a CPU that inputs run on, one after another.
+pub struct Fuzzer {
+    memory: Mapping,
+}
+
+impl Fuzzer {
+    /// Maps the memory.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { memory: Mapping::guarded(RAM_BYTES)? })
+    }
+
+    /// Runs one input. Returns how many events were counted, so that tests can see that inputs do something.
+    pub fn run(&mut self, input: &[u8]) -> u64 {
+        let (header, body) = input.split_at(input.len().min(HEADER));
+        let byte = |index: usize| header.get(index).copied().unwrap_or(0);
+        let ram = self.ram();
+        ram.fill(0);
+        lay_out(ram, body, byte(0));
+        // SAFETY: the mapping lives as long as `self`, longer than the CPU, and nobody else uses it while the CPU runs.
+        let view = unsafe {
+            let region = RamRegion { address: 0, bytes: RAM_BYTES as u64, pointer: self.memory.address() };
+            GuestRam::new(&[region])
+        };
+        let Ok(view) = view else { return 0 };
+        let sizes = Config {
+            tlb_entries: 16 << (byte(1) & 3),
+            cached_operations: 64 + usize::from(byte(2)),
+            block_instructions: 1 + usize::from(byte(3) & 31),
+        };
+        let mut cpu = Cpu::new(view, &sizes);
+        if cpu.set_state(&state(&byte)).is_err() {
+            return 0;
+        }
+        drive(&mut cpu, &byte)
+    }
+
+    fn ram(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping has this many bytes and no CPU exists between two inputs.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.address(), RAM_BYTES) }
+    }
+}
+
+/// Fills RAM with the input, then puts plausible tables over a part of it unless the input forbids that.
+fn lay_out(ram: &mut [u8], body: &[u8], choice: u8) {
+    if !body.is_empty() {
+        ram.iter_mut().enumerate().for_each(|(at, byte)| *byte = body[at % body.len()]);
+    }
+    let mut put = |at: usize, value: u64| ram[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    if choice & 1 == 0 {
+        // Tables at pages 1 to 4 that map the first pages one to one, with flags from the input.
+        for level in 0..3u64 {
+            put((1 + level as usize) * 0x1000, (2 + level) * PAGE | P | W | U);
+        }
+        for page in 0..PAGES as u64 {
+            let flags = u64::from(body.get(page as usize).copied().unwrap_or(0));
+            put(0x4000 + page as usize * 8, page * PAGE | flags & 0x1e6 | P);
+        }
+    }
+    if choice & 2 == 0 {
+        for vector in 0..64usize {
+            let offset = body.get(vector).copied().unwrap_or(0);
+            let words = crate::ram::gate(0x10, 0x8000 + u64::from(offset) * 16, offset & 7, 0x8e | offset & 0x60);
+            put(0x5000 + vector * 16, words[0]);
+            put(0x5008 + vector * 16, words[1]);
+        }
+        for (index, descriptor) in
+            [0, 0x00cf_9b00_0000_ffff, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff].into_iter().enumerate()
+        {
+            put(0x6000 + index * 8, descriptor);
+        }
+    }
+}
+
+fn state(byte: &impl Fn(usize) -> u8) -> CpuState {
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| byte(at + index)));
+    let ring = u16::from(byte(4) & 3);
+    let mut state = CpuState { rflags: 2 | word(8) & 0x3f_7fd5, mxcsr: 0x1f80, ..CpuState::default() };
+    state.rip = 0x8000 + (word(16) & 0xfff);
+    for (index, register) in state.gpr.iter_mut().enumerate() {
+        // Mostly addresses in RAM, or near its end.
+        *register = match byte(24 + index) {
+            low @ 0..=199 => u64::from(low) * 0x1d3,
+            200..=219 => RAM_BYTES as u64 - 4,
+            220..=239 => word(16),
+            _ => u64::MAX,
+        };
+    }
+    let code = if byte(5) & 3 == 0 { 0xc09b } else { 0xa09b };
+    let data = Segment { selector: 0x18 | ring, base: 0, limit: u32::MAX, attributes: 0xc093 | ring << 5 };
+    state.segments = [data; 6];
+    state.segments[seg::CS] = Segment { selector: 0x10 | ring, base: 0, limit: u32::MAX, attributes: code | ring << 5 };
+    state.segments[seg::FS].base = word(40);
+    state.tr = Segment { selector: 0x40, base: 0x7000 + word(42) % 0x20000, limit: 0x67, attributes: 0x8b };
+    state.gdtr = DescriptorTable { base: 0x6000, limit: word(44) as u16 };
+    state.idtr = DescriptorTable { base: 0x5000, limit: word(46) as u16 };
+    state.cr0 = 0x8005_0033 | word(48) & 0xe;
+    state.cr4 = 0x6a0 | word(49) & 0x30_0000;
+    state.cr3 = 0x1000;
+    state.msrs.efer = 0xd01;
+    state.msrs.star = word(50);
+    state.msrs.lstar = word(51) & 0xffff;
+    state.dr6 = 0xffff_0ff0;
+    state.dr7 = 0x400 | word(52) & 0xffff_03ff;
+    state.dr = [0x8000 + word(53) & 0xffff; 4];
+    state.x87.status = word(54) as u16;
+    state.x87.control = word(56) as u16;
+    state
+}
+
+/// Runs, answering everything that leaves with bytes of the input, and injecting interrupts now and then.
+fn drive(cpu: &mut Cpu, byte: &impl Fn(usize) -> u8) -> u64 {
+    for exit in 0..EXITS {
+        let left = EVENTS.saturating_sub(cpu.progress());
+        let answer = u64::from(byte(exit % HEADER)) * 0x0101_0101_0101_0101;
+        match cpu.run(left.min(1 + u64::from(byte(exit % 7)) * 4)) {
+            Exit::BudgetUsed | Exit::Halted if left == 0 => break,
+            Exit::BudgetUsed | Exit::Halted | Exit::InterruptWindow | Exit::TprWrite => {
+                cpu.request_interrupt_window(answer & 1 == 0);
+                if cpu.interrupt_ready() {
+                    cpu.inject_interrupt(answer as u8);
+                } else if answer & 3 == 3 {
+                    cpu.inject_nmi();
+                }
+            }
+            Exit::PortRead { .. } | Exit::MmioRead { .. } => cpu.complete_read(answer),
+            Exit::MsrRead { .. } if answer & 1 == 0 => cpu.complete_read(answer),
+            Exit::MsrRead { .. } | Exit::MsrWrite { .. } => cpu.refuse_msr(),
+            Exit::PortWrite { .. } | Exit::MmioWrite { .. } => {}
+            Exit::Shutdown | Exit::GuestError(_) => break,
+        }
+    }
+    // State, dirty pages and restores must work wherever that ended.
+    if cpu.at_instruction_boundary() {
+        let state = cpu.state();
+        let _ = cpu.set_state(&state);
+    }
+    cpu.take_dirty_pages(&mut |page| assert!(page < PAGES as u64, "page {page:#x} is not RAM"));
+    cpu.progress()
+}
