@@ -7,7 +7,7 @@
 use crate::core_state::{Core, vector};
 use crate::op::{NO_REGISTER, Op, Step, attr};
 use crate::table::{self, Entry};
-use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+use iced_x86::{Code, CodeSize, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 
 /// Longest instruction the architecture allows.
 pub(crate) const INSTRUCTION_BYTES_MAX: usize = 15;
@@ -150,13 +150,24 @@ fn build(instruction: &Instruction, long: bool, position: u8) -> Op {
     op
 }
 
+/// The segment that is added and, for a fault, tells #SS from #GP. In 64-bit code only FS and GS override (AMD64 APM vol. 3,
+/// 1.2.4).
+fn segment(instruction: &Instruction, kind: OpKind) -> Register {
+    let named = instruction.memory_segment();
+    if instruction.code_size() != CodeSize::Code64 || matches!(named, Register::FS | Register::GS) {
+        return named;
+    }
+    let stack = matches!(instruction.memory_base(), Register::RSP | Register::RBP | Register::ESP | Register::EBP);
+    if kind == OpKind::Memory && stack { Register::SS } else { Register::DS }
+}
+
 /// Fills in the memory operand. Of two (string instructions), the source's segment counts: the destination's is always ES.
 fn memory(op: &mut Op, instruction: &Instruction, kind: OpKind) {
     op.attributes |= attr::MEMORY;
     if op.has(attr::SEGMENTED_CODE) {
         op.attributes |= attr::SEGMENTED;
     }
-    op.segment = instruction.memory_segment().number() as u8;
+    op.segment = segment(instruction, kind).number() as u8;
     match kind {
         OpKind::Memory => {
             let (base, index) = (instruction.memory_base(), instruction.memory_index());

@@ -29,14 +29,18 @@ pub enum Open {
     DoubleShift,
     /// Results in the destination XMM register are approximations within this relative error, as a power of two.
     Approximate(i32),
-    /// x87 results may differ by this many units in the last place.
-    Ulps(u64),
+    /// x87 results may differ by some units in the last place, see [`transcendental_ulps`]; C1, which says how the result was
+    /// rounded, is open with them.
+    Transcendental,
     /// Stored x87 instruction and data pointers and opcode.
     X87Pointers,
     /// The bytes of the stack above a pushed selector, and whether they are accessed at all when one is pushed or popped.
     Selector,
     /// Flags after a fault in the middle of repetitions.
     RepeatedFlags,
+    /// Upper halves of the count and index registers of a repeated string instruction with 32-bit addresses in 64-bit code
+    /// whose count is zero.
+    ZeroCount,
     /// In which order an instruction accesses its several operands, and so which one's fault comes first and what was
     /// written before it.
     AccessOrder,
@@ -86,7 +90,7 @@ pub const ROWS: &[Row] = {
         ),
         row(
             &[F2xm1, Fyl2x, Fyl2xp1, Fptan, Fpatan, Fsin, Fcos, Fsincos],
-            Open::Ulps(2),
+            Open::Transcendental,
             "APM 1, 6.4.5: transcendental results are correct within 1 ulp, on each side",
         ),
         row(
@@ -105,6 +109,16 @@ pub const ROWS: &[Row] = {
             "SDM 2, REP: a fault restores EFLAGS to what they were before the first iteration; APM 3 says nothing",
         ),
         row(
+            &[Movsb, Movsw, Movsd, Movsq, Stosb, Stosw, Stosd, Stosq, Lodsb, Lodsw, Lodsd, Lodsq],
+            Open::ZeroCount,
+            "SDM 2 and APM 3, REP: whether registers are written (and so zero-extended) at count zero is not said",
+        ),
+        row(
+            &[Cmpsb, Cmpsw, Cmpsd, Cmpsq, Scasb, Scasw, Scasd, Scasq, Insb, Insw, Insd, Outsb, Outsw, Outsd],
+            Open::ZeroCount,
+            "as above",
+        ),
+        row(
             &[Maskmovq, Maskmovdqu],
             Open::AccessOrder,
             "SDM 2, MASKMOVDQU: with a zero mask faults are implementation specific",
@@ -113,10 +127,10 @@ pub const ROWS: &[Row] = {
             &[
                 Retf, Iret, Iretd, Iretq, Call, Jmp, Fnstenv, Fldenv, Fnsave, Frstor, Fxsave, Fxsave64, Fxrstor,
                 Fxrstor64, Cmpsb, Cmpsw, Cmpsd, Cmpsq, Enter, Pusha, Pushad, Popa, Popad, Les, Lds, Lss, Lfs, Lgs,
-                Bound,
+                Bound, Fld, Fstp, Fbld, Fbstp,
             ],
             Open::AccessOrder,
-            "SDM 3A, 8.2: no order among the accesses of one instruction is defined",
+            "SDM 3A, 8.2: no order among the accesses of one instruction is defined (ten bytes are two accesses)",
         ),
     ]
 };
@@ -175,10 +189,11 @@ fn flags_of(open: Open, rcx: u64, instruction: &Instruction) -> u64 {
         },
         Open::Rotate
         | Open::Approximate(_)
-        | Open::Ulps(_)
+        | Open::Transcendental
         | Open::X87Pointers
         | Open::Selector
         | Open::RepeatedFlags
+        | Open::ZeroCount
         | Open::AccessOrder => 0,
     }
 }
@@ -203,4 +218,23 @@ pub fn fault_class_open(bits: u32, rflags: u64, instruction: &Instruction, vecto
     let sixteen = instruction.memory_size().size() == 16 && !vectors.contains(&PAGE_FAULT);
     let zero_mask = matches!(instruction.mnemonic(), Mnemonic::Maskmovq | Mnemonic::Maskmovdqu);
     accesses && (across || unaligned || sixteen || is_open(Open::AccessOrder)) || is_open(Open::Selector) || zero_mask
+}
+
+/// Units in the last place that a transcendental result may differ by, or `None` where the result is not defined at all.
+///
+/// F2XM1 and FYL2XP1 are defined near zero only (SDM 2: -1 to 1, and -(1 - sqrt(1/2)) to sqrt(2) - 1). Intel's CPUs reduce
+/// arguments of the trigonometric ones by a value of pi with 66 bits (SDM 1, 8.3.8), so that their error grows with the
+/// argument's exponent.
+pub fn transcendental_ulps(instruction: &Instruction, argument: (u64, u16), result: (u64, u16)) -> Option<u64> {
+    const ULPS: u64 = 2;
+    let exponent = |value: (u64, u16)| i32::from(value.1 & 0x7fff) - 0x3fff;
+    match instruction.mnemonic() {
+        Mnemonic::F2xm1 if exponent(argument) >= 0 => None,
+        Mnemonic::Fyl2xp1 if exponent(argument) >= -2 => None,
+        Mnemonic::Fsin | Mnemonic::Fcos | Mnemonic::Fsincos | Mnemonic::Fptan => {
+            let grows = (exponent(argument) - exponent(result) - 1).clamp(0, 63);
+            Some(ULPS + (1 << grows) / 2)
+        }
+        _ => Some(ULPS),
+    }
 }

@@ -4,10 +4,10 @@
 
 use crate::qemu::world::{self, World};
 use crate::random::{Stream, below, one_in, pick, stream};
-use chaoscontrol_cpu::{Config, CoverageFilter, Cpu, CpuState, Exit};
+use chaoscontrol_cpu::{Config, CoverageFilter, Cpu, CpuState, Exit, StateError};
 
-/// Counted events after which a program counts as endless.
-const EVENTS_MAX: u64 = 2_000_000;
+/// Counted events after which a program is cut off: programs that edit themselves may never end.
+const EVENTS_MAX: u64 = 60_000;
 
 /// How to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub enum Policy {
 /// Everything a program did.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Ending {
+    /// The last exit: `BudgetUsed` where the program was cut off.
+    pub end: Exit,
     /// The last state.
     pub state: CpuState,
     /// RAM.
@@ -44,6 +46,9 @@ impl Ending {
             let at = at.unwrap_or(self.exits.len().min(other.exits.len()));
             return Some(format!("exit {at}: {:x?} or {:x?}", self.exits.get(at), other.exits.get(at)));
         }
+        if self.end != other.end {
+            return Some(format!("the end: {:x?} or {:x?}", self.end, other.end));
+        }
         if self.state != other.state {
             return Some(format!("state:\n{a}\nor\n{b}"));
         }
@@ -55,38 +60,37 @@ impl Ending {
     }
 }
 
-/// Runs `world`, which ends in HLT at [`world::DONE`], under `policy`. `Err` says how it ended instead.
-pub fn run(world: World, policy: Policy) -> Result<Ending, String> {
+/// Runs `world` under `policy` until it halts, gives up or is cut off.
+pub fn run(world: World, policy: Policy) -> Result<Ending, StateError> {
     let seed = match policy {
         Policy::Random(seed) | Policy::Restores(seed) => seed,
         Policy::Straight | Policy::Single => 0,
     };
     let mut rng = stream(seed, 0);
     let mut runner = Runner { cpu: new_cpu(&world, &Config::default()), exits: Vec::new(), reads: 0 };
-    runner.cpu.set_state(&world.state).map_err(|error| error.to_string())?;
-    loop {
+    runner.cpu.set_state(&world.state)?;
+    let end = loop {
+        let left = EVENTS_MAX - runner.cpu.progress();
         let budget = match policy {
             Policy::Straight => EVENTS_MAX,
             Policy::Single => 1,
             Policy::Random(_) | Policy::Restores(_) => budget(&mut rng),
         };
-        match runner.go(budget) {
-            Exit::BudgetUsed if runner.cpu.progress() >= EVENTS_MAX => return Err("it did not end".into()),
-            Exit::BudgetUsed => {}
-            Exit::Halted => break,
-            other => return Err(format!("{other:x?} at {:#x}", runner.cpu.state().rip)),
+        match runner.go(budget.min(left)) {
+            Exit::BudgetUsed if runner.cpu.progress() < EVENTS_MAX => {}
+            end => break end,
         }
         if matches!(policy, Policy::Restores(_)) && one_in(&mut rng, 3) {
             let state = runner.cpu.state();
             runner.cpu = new_cpu(&world, &config(&mut rng));
-            runner.cpu.set_state(&state).map_err(|error| error.to_string())?;
+            runner.cpu.set_state(&state)?;
         }
-    }
+    };
     let restores = matches!(policy, Policy::Restores(_));
     let coverage = if restores { Vec::new() } else { runner.cpu.coverage().unwrap_or_default().to_vec() };
     let state = runner.cpu.state();
     let exits = runner.exits;
-    Ok(Ending { state, memory: world.ram.bytes().to_vec(), exits, coverage })
+    Ok(Ending { end, state, memory: world.ram.bytes().to_vec(), exits, coverage })
 }
 
 fn new_cpu(world: &World, config: &Config) -> Cpu {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Rules that no other CPU can judge: counting, edges, time, the CPU model.
 
+use chaoscontrol_cpu::state::{Segment, seg};
 use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit};
 use chaoscontrol_cpu_oracle::qemu::programs::{Builder, OK};
-use chaoscontrol_cpu_oracle::qemu::world::{DATA, HANDLERS, START, World};
+use chaoscontrol_cpu_oracle::qemu::world::{CR0, CR4, DATA, HANDLERS, START, USER_CODE, World};
 use chaoscontrol_cpu_oracle::stops::{Policy, run};
 use iced_x86::code_asm;
 
@@ -63,7 +64,8 @@ fn edges_are_those_of_retired_transfers_alone() {
     asm.nop().expect(OK);
     builder.attempt(|asm| asm.ud2().expect(OK));
     let program = builder.finish();
-    let ending = run(program.world(), Policy::Straight).expect("it ends");
+    let ending = run(program.world(), Policy::Straight).expect("a valid state");
+    assert_eq!(ending.end, Exit::Halted);
     let counts: Vec<u8> = ending.coverage.iter().copied().filter(|&count| count > 0).collect();
     // JNZ taken twice and not taken once, CALL, RET, JMP, the handler's JMP, and the JMP at the end; no edge for the
     // exception or its IRET.
@@ -108,4 +110,61 @@ fn the_model_is_fixed() {
     assert_eq!(stops[0].rip, HANDLERS + 6 * 16);
     assert_eq!(cpuid(7, 0)[1] >> 18 & 1, 0);
     assert_eq!(cpuid(0x4000_0000, 0), cpuid(0x4000_0001, 0), "no hypervisor leaves");
+}
+
+/// Runs `code` in ring 3 of a 32-bit segment; FS is `segment`. Returns the vector of the exception that ends it, if one does.
+fn in_segment(code: &[u8], segment: Segment) -> Option<u64> {
+    let mut world = World::new(&[], code);
+    let user = Segment { selector: 0x2b, base: 0, limit: u32::MAX, attributes: 0xc0f3 };
+    world.state.segments = [user; 6];
+    world.state.segments[seg::CS] = Segment { selector: 0x23, base: 0, limit: u32::MAX, attributes: 0xc0fb };
+    world.state.segments[seg::FS] = segment;
+    world.state.rip = USER_CODE;
+    // SAFETY: the world lives to the end of this function, and its RAM is not used meanwhile.
+    let mut cpu = Cpu::new(unsafe { world.ram.view() }, &Config::default());
+    cpu.set_state(&world.state).expect("the state is valid");
+    assert_eq!(cpu.run(1), Exit::BudgetUsed);
+    let rip = cpu.state().rip;
+    (HANDLERS..HANDLERS + 0x1000).contains(&rip).then(|| (rip - HANDLERS) / 16)
+}
+
+/// APM 2, 4.5.3, 4.7.2 and 4.12: limits, expand-down, types and presence of data segments in compatibility mode.
+#[test]
+fn segments_are_checked_in_compatibility_mode() {
+    const GP: Option<u64> = Some(13);
+    let load = |offset: u32| [&[0x64, 0xa1][..], &offset.to_le_bytes()].concat();
+    let store = |offset: u32| [&[0x64, 0xa3][..], &offset.to_le_bytes()].concat();
+    let segment = |limit: u32, attributes: u16| Segment { selector: 0x103, base: DATA, limit, attributes };
+    let writable = segment(0xfff, 0x40f3);
+    for (offset, expected) in [(0, None), (0xffc, None), (0xffd, GP), (0x1000, GP), (0xffff_fffe, GP)] {
+        assert_eq!(in_segment(&load(offset), writable), expected, "load at {offset:#x}");
+        assert_eq!(in_segment(&store(offset), writable), expected, "store at {offset:#x}");
+    }
+    let read_only = segment(0xfff, 0x40f1);
+    assert_eq!((in_segment(&load(0), read_only), in_segment(&store(0), read_only)), (None, GP));
+    let expand_down = segment(0xff, 0x40f7);
+    for (offset, expected) in [(0, GP), (0xff, GP), (0x100, None), (0x2000_0000, Some(14))] {
+        assert_eq!(in_segment(&load(offset), expand_down), expected, "expand-down load at {offset:#x}");
+    }
+    let code = segment(0xfff, 0x40fb);
+    assert_eq!((in_segment(&load(0), code), in_segment(&store(0), code)), (None, GP), "readable code");
+    let execute_only = segment(0xfff, 0x40f9);
+    assert_eq!(in_segment(&load(0), execute_only), GP);
+    assert_eq!(in_segment(&load(0), segment(0xfff, 0x4073)), GP, "not present");
+    assert_eq!(in_segment(&load(0), Segment::default()), GP, "null");
+}
+
+/// APM 2, 3.1.1 and 3.1.3: values of control registers that raise #GP.
+#[test]
+fn impossible_control_registers_are_refused() {
+    let refused = |opcode: &[u8], value: u64| states(opcode, &[(RAX, value)], &[1])[0].rip == HANDLERS + 13 * 16;
+    let (cr0, cr4, cr8) = ([0x0f, 0x22, 0xc0], [0x0f, 0x22, 0xe0], [0x44, 0x0f, 0x22, 0xc0]);
+    for value in [CR0 & !1, CR0 & !(1 << 31), CR0 | 1 << 29, CR0 | 1 << 32] {
+        assert!(refused(&cr0, value), "cr0 {value:#x}");
+    }
+    for value in [CR4 & !(1 << 5), CR4 | 1 << 63, CR4 | 1 << 31] {
+        assert!(refused(&cr4, value), "cr4 {value:#x}");
+    }
+    assert!(!refused(&cr0, CR0) && !refused(&cr4, CR4));
+    assert!(refused(&cr8, 16) && refused(&cr8, 1 << 32));
 }

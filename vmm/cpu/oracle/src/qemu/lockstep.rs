@@ -11,7 +11,7 @@ use crate::ram::Ram;
 use crate::report::GPR;
 use chaoscontrol_cpu::state::seg;
 use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit};
-use iced_x86::{Formatter, Instruction, IntelFormatter};
+use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic};
 use std::io;
 
 /// Most steps of a program.
@@ -53,8 +53,9 @@ pub fn run(qemu: &mut Qemu, mut world: World) -> Result<u64, LockstepError> {
     // SAFETY: `world.ram` outlives the CPU and is only used between its runs.
     let mut cpu = Cpu::new(unsafe { world.ram.view() }, &Config::default());
     cpu.set_state(&world.state).expect("the first state is valid");
-    let mut lockstep = Lockstep { qemu, cpu, ram: &world.ram };
-    lockstep.compare(0, None).map_err(|error| located(error, 0, &world.state, None))?;
+    let first = world.state;
+    let mut lockstep = Lockstep { qemu, cpu, ram: &mut world.ram };
+    lockstep.compare(0, None).map_err(|error| located(error, 0, &first, None))?;
     for step in 0..STEPS_MAX {
         let before = lockstep.cpu.state();
         if before.rip == world::DONE {
@@ -68,6 +69,28 @@ pub fn run(qemu: &mut Qemu, mut world: World) -> Result<u64, LockstepError> {
             .map_err(|error| located(error, step, &before, instruction.as_ref()))?;
     }
     Err(LockstepError::Endless(STEPS_MAX))
+}
+
+const RESUME_FLAG: u64 = 1 << 16;
+const PAGE_FAULT: u64 = 14;
+/// Bits of a page fault's error code.
+const PRESENT: u64 = 1;
+const RESERVED_BIT: u64 = 8;
+
+/// Our state with QEMU's values where the architecture leaves a result open.
+fn adopt_open(before: &CpuState, instruction: &Instruction, theirs: &Registers, ours: CpuState) -> CpuState {
+    let mut state = ours;
+    let open = masks::open_flags(before.gpr[1], instruction);
+    state.rflags = ours.rflags & !open | u64::from(theirs.u32(FLAGS)) & open;
+    if instruction.mnemonic() == Mnemonic::Lar
+        && let Some(register) = crate::generate::place::general(instruction.op0_register())
+    {
+        // APM 3 masks the descriptor with 00FFFF00, SDM 2 with 00FxFF00, x undefined.
+        let slot = PACKET_GPR.iter().position(|&entry| entry == register).unwrap_or_default();
+        let undefined = 0xf_0000;
+        state.gpr[register] = ours.gpr[register] & !undefined | theirs.u64(8 * slot) & undefined;
+    }
+    state
 }
 
 /// Either kind of failure of one comparison.
@@ -99,7 +122,7 @@ fn located(failed: Failed, step: u64, before: &CpuState, instruction: Option<&In
 struct Lockstep<'a> {
     qemu: &'a mut Qemu,
     cpu: Cpu,
-    ram: &'a Ram,
+    ram: &'a mut Ram,
 }
 
 impl Lockstep<'_> {
@@ -146,12 +169,11 @@ impl Lockstep<'_> {
     fn compare(&mut self, step: u64, ran: Option<(&CpuState, &Instruction)>) -> Result<(), Failed> {
         let theirs = Registers(self.qemu.gdb.registers()?);
         let mut ours = self.cpu.state();
-        if let Some((before, instruction)) = ran {
-            let open = masks::open_flags(before.gpr[1], instruction);
-            let flags = u64::from(theirs.u32(FLAGS));
-            if (flags ^ ours.rflags) & open != 0 && ours.rip == instruction.next_ip() {
-                ours.rflags = ours.rflags & !open | flags & open;
-                self.cpu.set_state(&ours).expect("only status flags changed");
+        if let Some((before, instruction)) = ran.filter(|(_, instruction)| ours.rip == instruction.next_ip()) {
+            let synced = adopt_open(before, instruction, &theirs, ours);
+            if synced != ours {
+                ours = synced;
+                self.cpu.set_state(&ours).expect("only open results changed");
             }
         }
         if let Some(difference) = theirs.difference(&ours) {
@@ -159,7 +181,34 @@ impl Lockstep<'_> {
         }
         let handler = (world::HANDLERS..world::HANDLERS + 0x1000).contains(&ours.rip) && ours.rip & 15 == 0;
         if handler && step > 0 {
-            self.compare_bytes(linear(&ours, seg::SS, ours.gpr[4]), FRAME_BYTES, false)?;
+            let vector = (ours.rip - world::HANDLERS) / 16;
+            self.adopt_frame(vector, ours.gpr[4])?;
+            self.compare_bytes(ours.gpr[4], FRAME_BYTES, false)?;
+        }
+        Ok(())
+    }
+
+    /// Takes over what QEMU pushes otherwise than the architecture says: it never sets RF in the saved flags (APM 2, 13.1.4:
+    /// faults set it), and it leaves P clear in the error code of a reserved-bit fault (APM 2, 8.4.2: RSV only with P set).
+    fn adopt_frame(&mut self, vector: u64, frame: u64) -> Result<(), Failed> {
+        if frame < world::BASE || frame + FRAME_BYTES as u64 > world::END {
+            return Ok(());
+        }
+        let theirs = self.qemu.gdb.read(frame, FRAME_BYTES)?;
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| theirs[at + index]));
+        let pushed = usize::from(matches!(vector, 8 | 10..=14 | 17 | 21));
+        let flags_at = 8 * (pushed + 2);
+        let mut changes = vec![(flags_at, word(flags_at), RESUME_FLAG)];
+        if vector == PAGE_FAULT && word(0) & RESERVED_BIT != 0 {
+            changes.push((0, word(0), PRESENT));
+        }
+        for (offset, theirs, bit) in changes {
+            let at = frame + offset as u64;
+            let ours = self.ram.read(at);
+            if ours ^ theirs == bit {
+                self.ram.write(at, theirs);
+                self.cpu.memory_changed(at, 8);
+            }
         }
         Ok(())
     }

