@@ -69,11 +69,11 @@ fn lay_out(ram: &mut [u8], body: &[u8], choice: u8) {
     if choice & 1 == 0 {
         // Tables at pages 1 to 4 that map the first pages one to one, with flags from the input.
         for level in 0..3u64 {
-            put((1 + level as usize) * 0x1000, (2 + level) * PAGE | P | W | U);
+            put((1 + level as usize) * 0x1000, ((2 + level) * PAGE) | P | W | U);
         }
         for page in 0..PAGES as u64 {
             let flags = u64::from(body.get(page as usize).copied().unwrap_or(0));
-            put(0x4000 + page as usize * 8, page * PAGE | flags & 0x1e6 | P);
+            put(0x4000 + page as usize * 8, (page * PAGE) | (flags & 0x1e6) | P);
         }
     }
     if choice & 2 == 0 {
@@ -121,7 +121,7 @@ fn state(byte: &impl Fn(usize) -> u8) -> CpuState {
     state.msrs.lstar = word(51) & 0xffff;
     state.dr6 = 0xffff_0ff0;
     state.dr7 = 0x400 | word(52) & 0xffff_03ff;
-    state.dr = [0x8000 + word(53) & 0xffff; 4];
+    state.dr = [(0x8000 + word(53)) & 0xffff; 4];
     state.x87.status = word(54) as u16;
     state.x87.control = word(56) as u16;
     state
