@@ -270,11 +270,34 @@ impl Blocks {
             if jump.ip == block.ip {
                 *jump = NO_JUMP;
             }
-            block.ip = DEAD;
+            let dead = std::mem::replace(&mut block.ip, DEAD);
+            // A block on two pages may have been forgotten through the other one.
+            if dead != DEAD {
+                self.unlink(id, dead);
+            }
         }
         if let Some((page, _)) = core.ram.page(physical) {
             core.ram.clear_flags(page, page_flag::CODE);
             *core.ram.code_chunks(page) = 0;
+        }
+    }
+
+    /// Takes a block out of its bucket, so that chains stay short however often code changes.
+    fn unlink(&mut self, id: u32, ip: u64) {
+        let Block { physical, next_in_bucket: next, .. } = self.blocks[id as usize];
+        let bucket = Self::bucket(physical, ip);
+        if self.buckets[bucket] == id {
+            self.buckets[bucket] = next;
+            return;
+        }
+        let mut at = self.buckets[bucket];
+        while at != NO_BLOCK {
+            let block = &mut self.blocks[at as usize];
+            if block.next_in_bucket == id {
+                block.next_in_bucket = next;
+                return;
+            }
+            at = block.next_in_bucket;
         }
     }
 

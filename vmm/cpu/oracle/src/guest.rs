@@ -43,7 +43,8 @@ pub struct GuestRunner {
 
 impl Default for GuestRunner {
     fn default() -> Self {
-        Self::new(&Config::default())
+        // Few operations: nearly every case is new code.
+        Self::new(&Config { cached_operations: 1 << 12, ..Config::default() })
     }
 }
 

@@ -39,8 +39,8 @@ pub enum Open {
     /// Flags after a fault in the middle of repetitions.
     RepeatedFlags,
     /// Upper halves of the count and index registers of a repeated string instruction with 32-bit addresses in 64-bit code
-    /// whose count is zero.
-    ZeroCount,
+    /// that makes no iteration: its count is zero, or the first one faults.
+    NoIteration,
     /// In which order an instruction accesses its several operands, and so which one's fault comes first and what was
     /// written before it.
     AccessOrder,
@@ -110,12 +110,12 @@ pub const ROWS: &[Row] = {
         ),
         row(
             &[Movsb, Movsw, Movsd, Movsq, Stosb, Stosw, Stosd, Stosq, Lodsb, Lodsw, Lodsd, Lodsq],
-            Open::ZeroCount,
-            "SDM 2 and APM 3, REP: whether registers are written (and so zero-extended) at count zero is not said",
+            Open::NoIteration,
+            "SDM 2 and APM 3, REP: whether registers are zero-extended where nothing is done is not said",
         ),
         row(
             &[Cmpsb, Cmpsw, Cmpsd, Cmpsq, Scasb, Scasw, Scasd, Scasq, Insb, Insw, Insd, Outsb, Outsw, Outsd],
-            Open::ZeroCount,
+            Open::NoIteration,
             "as above",
         ),
         row(
@@ -193,7 +193,7 @@ fn flags_of(open: Open, rcx: u64, instruction: &Instruction) -> u64 {
         | Open::X87Pointers
         | Open::Selector
         | Open::RepeatedFlags
-        | Open::ZeroCount
+        | Open::NoIteration
         | Open::AccessOrder => 0,
     }
 }
@@ -217,7 +217,12 @@ pub fn fault_class_open(bits: u32, rflags: u64, instruction: &Instruction, vecto
     let is_open = |open: Open| rows(instruction).any(|row| row.open == open);
     let sixteen = instruction.memory_size().size() == 16 && !vectors.contains(&PAGE_FAULT);
     let zero_mask = matches!(instruction.mnemonic(), Mnemonic::Maskmovq | Mnemonic::Maskmovdqu);
-    accesses && (across || unaligned || sixteen || is_open(Open::AccessOrder)) || is_open(Open::Selector) || zero_mask
+    // SDM 2, BOUND: whether both bounds are read before the first is compared is not said.
+    let bound = instruction.mnemonic() == Mnemonic::Bound && vectors.contains(&5);
+    bound
+        || accesses && (across || unaligned || sixteen || is_open(Open::AccessOrder))
+        || is_open(Open::Selector)
+        || zero_mask
 }
 
 /// Units in the last place that a transcendental result may differ by, or `None` where the result is not defined at all.
@@ -232,7 +237,11 @@ pub fn transcendental_ulps(instruction: &Instruction, argument: (u64, u16), resu
         Mnemonic::F2xm1 if exponent(argument) >= 0 => None,
         Mnemonic::Fyl2xp1 if exponent(argument) >= -2 => None,
         Mnemonic::Fsin | Mnemonic::Fcos | Mnemonic::Fsincos | Mnemonic::Fptan => {
-            let grows = (exponent(argument) - exponent(result) - 1).clamp(0, 63);
+            let spread = exponent(argument) - exponent(result) - 1;
+            // Near a pole the tangent's error grows with its square.
+            let near_pole = exponent(argument) + exponent(result) + 1;
+            let grows = if instruction.mnemonic() == Mnemonic::Fptan { spread.max(near_pole) } else { spread };
+            let grows = grows.clamp(0, 63);
             Some(ULPS + (1 << grows) / 2)
         }
         _ => Some(ULPS),

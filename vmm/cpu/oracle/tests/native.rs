@@ -30,14 +30,12 @@ fn the_host_agrees_on_every_implemented_instruction() {
 }
 
 #[test]
-#[ignore = "open: disagreements that are not yet judged; docs/testing-the-cpu.md lists them"]
 fn the_host_agrees_on_short_sequences() {
     let Some(summary) = run(Kind::Sequence, 60_000) else { return };
     assert!(summary.compared > 30_000, "only {} sequences were compared", summary.compared);
 }
 
 #[test]
-#[ignore = "open: disagreements that are not yet judged; docs/testing-the-cpu.md lists them"]
 fn the_host_agrees_on_random_bytes() {
     let Some(summary) = run(Kind::Noise, 60_000) else { return };
     assert!(summary.compared > 10_000, "only {} cases were compared", summary.compared);

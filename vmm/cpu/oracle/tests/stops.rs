@@ -25,7 +25,6 @@ fn check(program: &Program, policies: &[Policy]) {
 }
 
 #[test]
-#[ignore = "open: the far transfer program does not come to its end; docs/testing-the-cpu.md"]
 fn stopping_at_every_boundary_is_invisible() {
     for program in programs::all(SEED) {
         assert!(ends(&program), "{} does not end", program.name);

@@ -32,8 +32,8 @@ impl Core {
         if inside { Ok(()) } else { Err(self.fault_code(vector::GP, 0)) }
     }
 
-    /// Checks a code segment for a direct far transfer, which keeps the CPL.
-    fn direct_code(&mut self, descriptor: &Descriptor, selector: u16) -> Result<Segment, Trap> {
+    /// Checks a code segment and then the target in it for a direct far transfer, which keeps the CPL.
+    fn direct_code(&mut self, descriptor: &Descriptor, selector: u16, target: u64) -> Result<Segment, Trap> {
         let cpl = self.cpl();
         let allowed = if descriptor.is_conforming_code() {
             descriptor.dpl() <= cpl
@@ -46,6 +46,7 @@ impl Core {
         if !descriptor.has(desc::PRESENT) {
             return Err(self.fault_code(vector::NP, error_of(selector)));
         }
+        self.check_entry(descriptor, target)?;
         self.mark_accessed(descriptor)?;
         let mut cs = descriptor.segment(selector);
         cs.selector = (selector & !3) | u16::from(cpl);
@@ -97,8 +98,7 @@ impl Core {
             cs.selector = (selector & !3) | u16::from(self.cpl());
             (cs, target)
         } else {
-            self.check_entry(&descriptor, target)?;
-            (self.direct_code(&descriptor, selector)?, target)
+            (self.direct_code(&descriptor, selector, target)?, target)
         };
         self.rip = target;
         self.set_code_and_stack(cs, None);
@@ -113,8 +113,7 @@ impl Core {
         if descriptor.is_system() {
             return self.gate_call(op, selector);
         }
-        self.check_entry(&descriptor, target)?;
-        let cs = self.direct_code(&descriptor, selector)?;
+        let cs = self.direct_code(&descriptor, selector, target)?;
         let mut stack = self.stack(op.has(attr::LONG));
         self.push_on(&mut stack, T::cut(self.segments[seg::CS].selector.into()))?;
         self.push_on(&mut stack, T::cut(op.next_ip))?;
@@ -188,7 +187,10 @@ impl Core {
             let segment = &mut self.segments[register];
             let conforming = segment.attributes & (desc::CODE | desc::CONFORMING) == desc::CODE | desc::CONFORMING;
             let dpl = (segment.attributes >> desc::DPL_SHIFT & 3) as u8;
-            if !is_null(segment.selector) && !conforming && dpl < cpl {
+            if is_null(segment.selector) {
+                // It loses its RPL and keeps its base.
+                segment.selector = 0;
+            } else if !conforming && dpl < cpl {
                 *segment = Segment::default();
             }
         }
@@ -219,10 +221,10 @@ fn far_return<T: Width>(core: &mut Core, op: &Op) -> Step {
     let rip = core.pop_from::<T>(&mut stack)?.zx();
     let selector = core.pop_from::<T>(&mut stack)?.zx() as u16;
     let code = core.return_code(selector)?;
-    core.check_entry(&code, rip)?;
     stack.pointer = stack.pointer.wrapping_add(op.imm);
     let rpl = (selector & 3) as u8;
     if rpl == core.cpl() {
+        core.check_entry(&code, rip)?;
         core.mark_accessed(&code)?;
         core.set_stack(stack);
         return core.finish_return(&code, selector, rip, None);
@@ -230,6 +232,7 @@ fn far_return<T: Width>(core: &mut Core, op: &Op) -> Step {
     let rsp = core.pop_from::<T>(&mut stack)?.zx();
     let ss = core.pop_from::<T>(&mut stack)?.zx() as u16;
     let ss = core.return_stack(&code, ss, rpl)?;
+    core.check_entry(&code, rip)?;
     core.finish_return(&code, selector, rip, Some((ss, rsp.wrapping_add(op.imm))))
 }
 
@@ -244,8 +247,8 @@ fn iret<T: Width>(core: &mut Core, op: &Op) -> Step {
     let flags = core.pop_from::<T>(&mut stack)?.zx();
     let rpl = (selector & 3) as u8;
     let code = core.return_code(selector)?;
-    core.check_entry(&code, rip)?;
     let outer = iret_stack::<T>(core, &mut stack, &code, rpl, long)?;
+    core.check_entry(&code, rip)?;
     let mut writable = bit::STATUS | bit::TF | bit::DF | bit::NT | core.privileged_flags();
     if T::BITS > 16 {
         writable |= bit::RF | bit::AC | bit::ID;

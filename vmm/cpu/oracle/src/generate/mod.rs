@@ -11,7 +11,7 @@ use crate::masks;
 use crate::random::{Stream, below, one_in, pick};
 use crate::values;
 use encode::decode;
-use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic};
+use iced_x86::{Code, Decoder, Instruction, InstructionInfoFactory, Mnemonic};
 use place::{Fixed, Placed};
 use rand_core::Rng;
 
@@ -91,7 +91,8 @@ pub fn safe_noise(rng: &mut Stream, bits: u32, runs: impl Fn(Code) -> bool) -> O
         let alone = case.code[..instruction.len()].to_vec();
         case.set_code(&alone);
     }
-    let fits = instruction.is_invalid() || runs(instruction.code());
+    let host = Decoder::with_ip(bits, case.code(), case.rip, crate::host::decoder_options()).decode();
+    let fits = host.code() == instruction.code() && (instruction.is_invalid() || runs(instruction.code()));
     (fits && !inside.contains(&instruction.near_branch_target())).then_some(case)
 }
 

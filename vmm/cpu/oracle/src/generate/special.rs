@@ -94,7 +94,10 @@ pub fn operand_bytes(rng: &mut Stream, case: &Case, instruction: &Instruction) -
                 size,
             )
         }
-        Ldmxcsr => Some(values::mxcsr(rng).to_le_bytes().to_vec()),
+        Ldmxcsr => {
+            let reserved = if one_in(rng, 12) { 0x1_0000 << below(rng, 16) } else { 0 };
+            Some((values::mxcsr(rng) | reserved).to_le_bytes().to_vec())
+        }
         Fldcw => Some(values::control_word(rng).to_le_bytes().to_vec()),
         Popf | Popfd | Popfq => {
             let reserved = if one_in(rng, 4) { rng.next_u64() & !0x4000 } else { 0 };

@@ -82,11 +82,15 @@ impl TestPages {
         }
         // SAFETY: a new mapping at an address the kernel picks.
         let alias = unsafe { Mapping::map(0, bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0)? };
-        // SAFETY: the mapping is new, `bytes` long and nobody else's.
-        let all = unsafe { std::slice::from_raw_parts_mut(alias.address(), bytes) };
+        Ok(Self { fd, alias })
+    }
+
+    /// Fills the pages as cases find them. A child that died may have left a case's data behind.
+    pub fn fill(&mut self) {
+        // SAFETY: the alias has this many bytes, and no child runs that could use them.
+        let all = unsafe { std::slice::from_raw_parts_mut(self.alias.address(), CODE_BYTES + READABLE_BYTES) };
         all[..CODE_BYTES].fill(crate::layout::FILLER);
         all[CODE_BYTES..].copy_from_slice(&crate::layout::base_image());
-        Ok(Self { fd, alias })
     }
 
     /// The writable view of the code pages.

@@ -141,6 +141,7 @@ impl NativeRunner {
         {
             return Err(failed("socketpair"));
         }
+        self.pages.fill();
         let shared: *mut Shared = self.shared();
         // SAFETY: the child calls only `child::main`, which makes raw system calls and uses no allocator, lock or
         // thread-local storage, as fork in a process with threads demands.

@@ -15,7 +15,7 @@ use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic};
 use std::io;
 
 /// Most steps of a program.
-const STEPS_MAX: u64 = 200_000;
+const STEPS_MAX: u64 = 40_000;
 /// Bytes of the stack that are compared when a handler starts.
 const FRAME_BYTES: usize = 64;
 
@@ -71,6 +71,8 @@ pub fn run(qemu: &mut Qemu, mut world: World) -> Result<u64, LockstepError> {
     Err(LockstepError::Endless(STEPS_MAX))
 }
 
+/// The L bit of a segment's attributes.
+const LONG: u16 = 1 << 13;
 const RESUME_FLAG: u64 = 1 << 16;
 const PAGE_FAULT: u64 = 14;
 /// Bits of a page fault's error code.
@@ -82,6 +84,10 @@ fn adopt_open(before: &CpuState, instruction: &Instruction, theirs: &Registers, 
     let mut state = ours;
     let open = masks::open_flags(before.gpr[1], instruction);
     state.rflags = ours.rflags & !open | u64::from(theirs.u32(FLAGS)) & open;
+    if instruction.mnemonic() == Mnemonic::Syscall {
+        // QEMU 7.2 loses the status flags that it has not computed yet.
+        state.rflags = ours.rflags & !masks::STATUS_FLAGS | u64::from(theirs.u32(FLAGS)) & masks::STATUS_FLAGS;
+    }
     if instruction.mnemonic() == Mnemonic::Lar
         && let Some(register) = crate::generate::place::general(instruction.op0_register())
     {
@@ -113,6 +119,8 @@ fn located(failed: Failed, step: u64, before: &CpuState, instruction: Option<&In
             if let Some(instruction) = instruction {
                 text.clear();
                 IntelFormatter::new().format(instruction, &mut text);
+                let stack = before.gpr[4];
+                text.push_str(&format!(" ({} bytes, rsp {stack:#x})", instruction.len()));
             }
             LockstepError::Apart { step, rip: before.rip, instruction: text, difference }
         }
@@ -129,7 +137,7 @@ impl Lockstep<'_> {
     /// The instruction that comes next, where it can be read.
     fn instruction(&mut self, state: &CpuState) -> Option<Instruction> {
         let bytes = self.qemu.gdb.read(linear(state, seg::CS, state.rip), 15).ok()?;
-        let bits = if state.segments[seg::CS].attributes & 0x200 != 0 { 64 } else { 32 };
+        let bits = if state.segments[seg::CS].attributes & LONG != 0 { 64 } else { 32 };
         Some(decode(bits, &bytes, state.rip))
     }
 
@@ -169,17 +177,24 @@ impl Lockstep<'_> {
     fn compare(&mut self, step: u64, ran: Option<(&CpuState, &Instruction)>) -> Result<(), Failed> {
         let theirs = Registers(self.qemu.gdb.registers()?);
         let mut ours = self.cpu.state();
-        if let Some((before, instruction)) = ran.filter(|(_, instruction)| ours.rip == instruction.next_ip()) {
+        if let Some((before, instruction)) = ran
+            .filter(|(_, instruction)| ours.rip == instruction.next_ip() || instruction.mnemonic() == Mnemonic::Syscall)
+        {
             let synced = adopt_open(before, instruction, &theirs, ours);
             if synced != ours {
                 ours = synced;
                 self.cpu.set_state(&ours).expect("only open results changed");
             }
         }
+        let handler = (world::HANDLERS..world::HANDLERS + 0x1000).contains(&ours.rip) && ours.rip & 15 == 0;
+        if handler && theirs.u32(SELECTORS + 4) == 0 && ours.segments[seg::SS].selector == world::KERNEL_DS {
+            // With an IST stack QEMU loads a null SS also where the privilege stays; SDM 3A, 6.14.4, only where it changes.
+            ours.segments[seg::SS].selector = 0;
+            self.cpu.set_state(&ours).expect("only a selector changed");
+        }
         if let Some(difference) = theirs.difference(&ours) {
             return Err(Failed::Apart(difference));
         }
-        let handler = (world::HANDLERS..world::HANDLERS + 0x1000).contains(&ours.rip) && ours.rip & 15 == 0;
         if handler && step > 0 {
             let vector = (ours.rip - world::HANDLERS) / 16;
             self.adopt_frame(vector, ours.gpr[4])?;
@@ -199,6 +214,11 @@ impl Lockstep<'_> {
         let pushed = usize::from(matches!(vector, 8 | 10..=14 | 17 | 21));
         let flags_at = 8 * (pushed + 2);
         let mut changes = vec![(flags_at, word(flags_at), RESUME_FLAG)];
+        let error = self.ram.read(frame);
+        // QEMU 7.2 counts the index of a gate in bytes of half a gate; APM 2, 8.4.1, has vector, IDT bit, EXT bit.
+        if pushed == 1 && vector != PAGE_FAULT && error & 6 == 2 && word(0) & !1 == ((error & !7) * 2) | 2 {
+            changes.push((0, word(0), error ^ word(0)));
+        }
         if vector == PAGE_FAULT && word(0) & RESERVED_BIT != 0 {
             changes.push((0, word(0), PRESENT));
         }
@@ -241,7 +261,7 @@ impl Lockstep<'_> {
 }
 
 fn linear(state: &CpuState, segment: usize, offset: u64) -> u64 {
-    let long = state.segments[seg::CS].attributes & 0x200 != 0;
+    let long = state.segments[seg::CS].attributes & LONG != 0;
     if long { offset } else { state.segments[segment].base.wrapping_add(offset) & 0xffff_ffff }
 }
 
@@ -273,7 +293,7 @@ impl Registers {
     fn difference(&self, ours: &CpuState) -> Option<Difference> {
         let mut pairs: Vec<(String, u128, u128)> = Vec::new();
         let mut pair = |name: &str, theirs: u64, ours: u64| pairs.push((name.into(), theirs.into(), ours.into()));
-        let long = ours.segments[seg::CS].attributes & 0x200 != 0;
+        let long = ours.segments[seg::CS].attributes & LONG != 0;
         pair("rip", self.u64(RIP), ours.rip);
         pair("rflags", self.u32(FLAGS).into(), ours.rflags);
         for (slot, &register) in PACKET_GPR.iter().enumerate() {
@@ -283,12 +303,15 @@ impl Registers {
                 pair(GPR[register], self.u64(8 * slot) & mask, ours.gpr[register] & mask);
             }
         }
+        // QEMU leaves the RPL of a null FS or GS at a return to ring 3.
+        let shown = |name: &str, selector: u64| if matches!(name, "fs" | "gs") && selector < 4 { 0 } else { selector };
         for (slot, (name, index)) in
             [("cs", seg::CS), ("ss", seg::SS), ("ds", seg::DS), ("es", seg::ES), ("fs", seg::FS), ("gs", seg::GS)]
                 .iter()
                 .enumerate()
         {
-            pair(name, self.u32(SELECTORS + 4 * slot).into(), ours.segments[*index].selector.into());
+            let (theirs, ours) = (self.u32(SELECTORS + 4 * slot), ours.segments[*index].selector);
+            pair(name, shown(name, theirs.into()), shown(name, ours.into()));
         }
         pair("fs base", self.u64(BASES), ours.segments[seg::FS].base);
         pair("gs base", self.u64(BASES + 8), ours.segments[seg::GS].base);
@@ -308,8 +331,11 @@ impl Registers {
         pair("fcw", self.u32(FPU).into(), fx.u16(0).into());
         pair("fsw", self.u32(FPU + 4).into(), fx.u16(2).into());
         for index in 0..8 {
-            pair(&format!("st{index} significand"), self.u64(ST + 10 * index), fx.st(index).0);
-            pair(&format!("st{index} exponent"), u64::from(self.u32(ST + 10 * index + 6) >> 16), fx.st(index).1.into());
+            // The stub counts physical registers, not from the top of the stack.
+            let (significand, exponent) = (ours.x87.significand[index], ours.x87.sign_exponent[index]);
+            pair(&format!("x87 register {index} significand"), self.u64(ST + 10 * index), significand);
+            let theirs = u64::from(self.u32(ST + 10 * index + 6) >> 16);
+            pair(&format!("x87 register {index} exponent"), theirs, exponent.into());
         }
         pair("mxcsr", self.u32(MXCSR).into(), ours.mxcsr.into());
         for index in 0..16 {

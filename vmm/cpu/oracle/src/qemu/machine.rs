@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const BINARY: &str = "qemu-system-x86_64";
@@ -33,9 +34,11 @@ pub fn available() -> Result<(), String> {
 }
 
 impl Qemu {
-    /// Starts QEMU. `name` makes its folder unique in this process.
-    pub fn start(name: &str) -> io::Result<Self> {
-        let folder = std::env::temp_dir().join(format!("cpu-oracle-{}-{name}", std::process::id()));
+    /// Starts QEMU, with a folder of its own for its socket.
+    pub fn start() -> io::Result<Self> {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("cpu-oracle-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let firmware = folder.join("firmware");
         std::fs::write(&firmware, self::firmware())?;
@@ -70,7 +73,7 @@ fn connect(path: &std::path::Path) -> io::Result<UnixStream> {
     for _ in 0..500 {
         match UnixStream::connect(path) {
             Ok(stream) => {
-                stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+                stream.set_read_timeout(Some(Duration::from_secs(10)))?;
                 return Ok(stream);
             }
             Err(error) => last = error,

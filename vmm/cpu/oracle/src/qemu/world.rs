@@ -170,9 +170,11 @@ fn handlers(ram: &mut Ram) {
     code.extend(RESUME.to_le_bytes());
     code.extend([0x48, 0x89, 0x44, 0x24, 0x08, 0x58, 0x48, 0xcf]);
     ram.write_bytes(RESUME_HANDLER, &code);
-    // mov rsp, STACK; jmp [KERNEL_RESUME]
+    // mov rsp, STACK; mov r15d, KERNEL_DS; mov ss, r15d; jmp [KERNEL_RESUME]. With the null SS that the interrupt has left,
+    // QEMU cuts the stack pointer of transfers with 32-bit operands.
     let mut code = vec![0x48, 0xc7, 0xc4];
     code.extend((STACK as u32).to_le_bytes());
+    code.extend([0x41, 0xbf, KERNEL_DS as u8, 0, 0, 0, 0x41, 0x8e, 0xd7]);
     code.extend([0xff, 0x24, 0x25]);
     code.extend((KERNEL_RESUME as u32).to_le_bytes());
     ram.write_bytes(LEAVE_USER, &code);

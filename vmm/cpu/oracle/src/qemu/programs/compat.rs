@@ -37,8 +37,6 @@ fn instructions() -> Program {
         &[0xa1, 0x00, 0x10, 0x16, 0x00, 0xa3, 0x08, 0x10, 0x16, 0x00],
         // REX prefixes are inc and dec; 64-bit only instructions do not exist.
         &[0x0f, 0x01, 0xf8],
-        // far jump to 64-bit code, which ends at once: the two bytes behind are int 40 in both.
-        &[0x0f, 0x05],
         // sysenter is undefined.
         &[0x0f, 0x34],
         // into, not taken.

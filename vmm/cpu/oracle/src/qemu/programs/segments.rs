@@ -2,13 +2,16 @@
 //! Segment loads, queries, far transfers and call gates.
 
 use super::build::{Builder, OK, Program};
-use crate::qemu::world::{DATA, GDT, KERNEL_CS, LDT, TSS, USER_CODE, USER_CS32, USER_CS64};
+use crate::qemu::world::{DATA, GDT, KERNEL_CS, LDT, TSS, USER_CS32, USER_CS64};
 use crate::ram::{gate, system_descriptor};
-use iced_x86::code_asm::{dword_ptr, qword_ptr, r13, rax, rcx, rsp, word_ptr};
+use iced_x86::code_asm::{dword_ptr, qword_ptr, r13, rax, rcx, word_ptr};
 
 pub fn programs() -> Vec<Program> {
     vec![loads(), queries(), far(), call_gates(), tables()]
 }
+
+/// Where transfers go: an INT 40 in ring-3 memory, so that every ring can run it.
+const LANDING: u64 = DATA + 0x800;
 
 /// Descriptors beyond the world's own: selector and value.
 const EXTRA: &[(u64, u64)] = &[
@@ -55,6 +58,10 @@ fn loads() -> Program {
     let mut builder = with_extra("segment loads");
     for selector in selectors() {
         for register in [0xc0u8, 0xd0, 0xd8, 0xe0, 0xe8, 0xc8] {
+            if register == 0xd0 && (1..4).contains(&selector) {
+                // QEMU lets ring 0 load a null SS with another RPL; SDM 2, MOV: #GP.
+                continue;
+            }
             let bytes = [0xb8, selector as u8, (selector >> 8) as u8, 0, 0, 0x8e, register];
             builder.attempt_bytes(&bytes);
             // SS back to what ring 0 has.
@@ -113,13 +120,17 @@ fn queries() -> Program {
 /// Far jumps, calls and returns to every selector.
 fn far() -> Program {
     let mut builder = with_extra("far transfers");
-    let landing = DATA + 0x800;
+    let landing = LANDING;
     builder.memory(landing, &[0x90, 0xcd, 40]);
-    for selector in selectors() {
-        // jmp far [pointer] and call far [pointer], with 16-, 32- and 64-bit offsets; lret.
-        for prefix in [&[0x48u8][..], &[], &[0x66]] {
+    // Code that is 64-bit and 32-bit at once is reserved (#GP), which QEMU does not check; and a target beyond the limit of a
+    // small segment is #GP(0) (SDM 2, JMP), where QEMU gives the selector. Nor does QEMU set accessed bits in
+    // far transfers.
+    for selector in selectors().into_iter().filter(|selector| !matches!(selector & !3, 0x138 | 0x148 | 0x160)) {
+        // jmp far [pointer] and call far [pointer], with 16- and 32-bit offsets (REX.W, which changes nothing on
+        // AMD's CPUs, makes it 64 bits on Intel's and QEMU's); lret.
+        for prefix in [&[][..], &[0x66u8]] {
             for form in [0x2cu8, 0x1c] {
-                pointer(&mut builder, selector, landing, prefix.len() == 1 && prefix[0] == 0x48, prefix == [0x66]);
+                pointer(&mut builder, selector, landing, prefix == [0x66]);
                 let mut bytes = prefix.to_vec();
                 bytes.extend([0xff, form, 0x25]);
                 bytes.extend((DATA as u32).to_le_bytes());
@@ -144,18 +155,11 @@ fn far() -> Program {
 }
 
 /// Stores a far pointer at the start of the data.
-fn pointer(builder: &mut Builder, selector: u16, offset: u64, wide: bool, narrow: bool) {
+fn pointer(builder: &mut Builder, selector: u16, offset: u64, narrow: bool) {
     let asm = &mut builder.asm;
     asm.mov(rax, offset).expect(OK);
     asm.mov(qword_ptr(DATA), rax).expect(OK);
-    let at = DATA
-        + if wide {
-            8
-        } else if narrow {
-            2
-        } else {
-            4
-        };
+    let at = DATA + if narrow { 2 } else { 4 };
     asm.mov(word_ptr(at), i32::from(selector as i16)).expect(OK);
 }
 
@@ -165,6 +169,9 @@ fn leave(builder: &mut Builder, code: impl FnOnce(&mut iced_x86::code_asm::CodeA
         let mut behind = asm.create_label();
         asm.lea(r13, qword_ptr(behind)).expect(OK);
         asm.mov(qword_ptr(crate::qemu::world::KERNEL_RESUME), r13).expect(OK);
+        // A fault behind the transfer goes on in its code segment, which need not be ring 0's.
+        asm.mov(r13, LANDING).expect(OK);
+        asm.mov(qword_ptr(crate::qemu::world::RESUME), r13).expect(OK);
         code(asm);
         asm.set_label(&mut behind).expect(OK);
         asm.nop().expect(OK);
@@ -176,15 +183,15 @@ fn leave(builder: &mut Builder, code: impl FnOnce(&mut iced_x86::code_asm::CodeA
 /// 64-bit call gates with every fault they can have.
 fn call_gates() -> Program {
     let mut builder = with_extra("call gates");
-    let landing = DATA + 0x800;
+    let landing = LANDING;
     builder.memory(landing, &[0x90, 0xcd, 40]);
+    // Not to conforming code: QEMU 7.2 gives CS its DPL as RPL there, and not the CPL.
     let variants: &[(u16, u8)] = &[
         (KERNEL_CS, 0xec),
         (KERNEL_CS | 3, 0xec),
         (KERNEL_CS, 0x8c),
         (KERNEL_CS, 0x6c),
         (USER_CS64, 0xec),
-        (0x120, 0xec),
         (0, 0xec),
         (0x18, 0xec),
         (0x08, 0xec),
@@ -196,14 +203,13 @@ fn call_gates() -> Program {
         builder.store(GDT + 0x180, words[0]);
         builder.store(GDT + 0x188, words[1]);
         for form in [0x2cu8, 0x1c] {
-            pointer(&mut builder, 0x183, 0, false, false);
+            pointer(&mut builder, 0x183, 0, false);
             let mut bytes = vec![0xff, form, 0x25];
             bytes.extend((DATA as u32).to_le_bytes());
             leave(&mut builder, |asm| asm.db(&bytes).expect(OK));
             builder.user_bytes(USER_CS64, &bytes);
         }
     }
-    let _ = (USER_CODE, rcx, rsp);
     builder.finish()
 }
 
@@ -232,7 +238,10 @@ fn tables() -> Program {
         for inner in [0x0fu8, 0x0c, 0x17, 0x1c, 0x24] {
             builder.attempt_bytes(&[0xb8, inner, 0, 0, 0, 0x8e, 0xe0]);
         }
-        builder.attempt_bytes(&[0xb8, low[0], low[1], 0, 0, 0x0f, 0x00, 0xd8]);
+        // QEMU lets LTR load a null selector; SDM 2, LTR: #GP.
+        if selector > 3 {
+            builder.attempt_bytes(&[0xb8, low[0], low[1], 0, 0, 0x0f, 0x00, 0xd8]);
+        }
         builder.attempt_bytes(&[0x0f, 0x00, 0xc9, 0x0f, 0x00, 0xc0]);
     }
     builder.user_bytes(USER_CS64, &[0x31, 0xc0, 0x0f, 0x00, 0xd0]);

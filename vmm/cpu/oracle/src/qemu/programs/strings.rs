@@ -39,7 +39,10 @@ fn repeats() -> Program {
             for (count, down) in [(0, false), (1, false), (5, false), (5, true)] {
                 let bytes = piece(count, DATA + 0x40, DATA + 0x45, down, prefixes, operation);
                 builder.attempt_bytes(&bytes);
-                builder.user_bytes(USER_CS32, &bytes);
+                // With 16-bit addresses nothing is mapped, and which of two operands faults first is open.
+                if prefixes.first() != Some(&0x67) {
+                    builder.user_bytes(USER_CS32, &bytes);
+                }
             }
         }
         let bytes = piece(5, DATA + 0x40, DATA + 0x45, false, &[0xf3, 0x48], operation);

@@ -2,7 +2,7 @@
 //! Control, debug and model-specific registers; SYSCALL, SYSRET, SWAPGS.
 
 use super::build::{Builder, OK, Program};
-use crate::qemu::world::{CR0, CR4, DATA, EFER, TABLES, USER_CS32, USER_CS64};
+use crate::qemu::world::{CR0, CR4, DATA, EFER, RESUME, TABLES, USER_CS32, USER_CS64};
 use iced_x86::code_asm::{CodeAssembler, cr0, cr3, cr4, eax, ecx, edx, qword_ptr, r13, rax, rsp};
 
 pub fn programs() -> Vec<Program> {
@@ -90,7 +90,8 @@ fn msrs() -> Program {
     for index in kept {
         // The masks and what SYSENTER uses have 32 bits on AMD's CPUs, which QEMU does not check.
         let wide = index != 0xc000_0084 && !(0x174..=0x176).contains(&index);
-        for value in [0u64, 0x1234_5678, if wide { 0x7fff_ffff_ffff } else { 0x7fff_ffff }] {
+        let middle = if index == 0x174 { 0x5678 } else { 0x1234_5678 };
+        for value in [0u64, middle, if wide { 0x7fff_ffff_ffff } else { 0x5679 }] {
             builder.attempt(|asm| write_msr(asm, index, value));
             builder.attempt(|asm| {
                 asm.mov(ecx, index).expect(OK);
@@ -146,6 +147,9 @@ fn syscall() -> Program {
             let mut behind = asm.create_label();
             asm.lea(r13, qword_ptr(behind)).expect(OK);
             asm.mov(qword_ptr(crate::qemu::world::KERNEL_RESUME), r13).expect(OK);
+            // Ring 3 could not go on behind the label.
+            asm.mov(rax, landing).expect(OK);
+            asm.mov(qword_ptr(RESUME), rax).expect(OK);
             asm.mov(iced_x86::code_asm::r11, flags).expect(OK);
             asm.mov(iced_x86::code_asm::rcx, target).expect(OK);
             asm.mov(rsp, crate::qemu::world::USER_STACK).expect(OK);
