@@ -9,12 +9,14 @@ use crate::memory::{OFFSET_MASK, PAGE_BYTES, PAGE_MASK, page_flag};
 use crate::mmu::{Kind, Target};
 use crate::op::{Op, Trap, attr};
 use crate::state::seg;
+use crate::tlb::same_decoding;
 use std::collections::BTreeMap;
 
 /// An address no block has: it is not canonical.
 const DEAD: u64 = 1 << 63;
-const JUMP_ENTRIES: usize = 1 << 13;
-const BUCKETS: usize = 1 << 15;
+/// Sets of two jumps each.
+const JUMP_SETS: usize = 1 << 13;
+const BUCKETS: usize = 1 << 16;
 const NO_BLOCK: u32 = u32::MAX;
 
 /// The operations of a block: what executing it needs.
@@ -27,6 +29,14 @@ pub(crate) struct Run {
     pub count: u16,
     /// Operations that do their work: one less if the last two are fused. The fused operation stands before the two.
     pub dispatched: u16,
+}
+
+impl Jump {
+    #[inline(always)]
+    fn run(&self) -> Run {
+        let end_ip = self.ip.wrapping_add(u64::from(self.bytes));
+        Run { end_ip, first: self.first, count: self.count, dispatched: self.dispatched }
+    }
 }
 
 impl Run {
@@ -48,14 +58,33 @@ struct Block {
     next_in_bucket: u32,
 }
 
+/// A block that was found at an address.
 #[derive(Clone, Copy)]
 struct Jump {
     ip: u64,
+    /// The code tag it was last found under. Under another one it is still the right block if decoding is the same and the
+    /// address leads to the same physical page.
     tag: u64,
-    run: Run,
+    /// Number of that page, or [`NO_PAGE`] if the block depends on more than it.
+    page: u32,
+    bytes: u32,
+    first: u32,
+    count: u16,
+    dispatched: u16,
 }
 
-const NO_JUMP: Jump = Jump { ip: DEAD, tag: 0, run: Run { end_ip: 0, first: 0, count: 0, dispatched: 0 } };
+/// Physical page numbers are shorter.
+const NO_PAGE: u32 = u32::MAX;
+const _: () = assert!(crate::memory::PHYSICAL_BITS - 12 < u32::BITS);
+
+/// The two latest jumps that fall together, the later one first. One cache line.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct JumpSet([Jump; 2]);
+
+const NO_JUMP: Jump = Jump { ip: DEAD, tag: u64::MAX, page: NO_PAGE, bytes: 0, first: 0, count: 0, dispatched: 0 };
+const NO_JUMPS: JumpSet = JumpSet([NO_JUMP; 2]);
+const _: () = assert!(size_of::<JumpSet>() == 64);
 
 /// A page that code is fetched from.
 #[derive(Clone, Copy)]
@@ -86,7 +115,7 @@ struct Fetch {
 pub(crate) struct Blocks {
     ops: Vec<Op>,
     blocks: Vec<Block>,
-    jumps: Vec<Jump>,
+    jumps: Vec<JumpSet>,
     /// Translations for fetching, direct-mapped.
     code_pages: Box<[CodePage; CODE_PAGES]>,
     buckets: Vec<u32>,
@@ -100,7 +129,7 @@ impl Blocks {
         Self {
             ops: Vec::new(),
             blocks: Vec::new(),
-            jumps: vec![NO_JUMP; JUMP_ENTRIES],
+            jumps: vec![NO_JUMPS; JUMP_SETS],
             code_pages: Box::new([NO_CODE_PAGE; CODE_PAGES]),
             buckets: vec![NO_BLOCK; BUCKETS],
             by_page: BTreeMap::new(),
@@ -109,8 +138,9 @@ impl Blocks {
         }
     }
 
+    #[inline(always)]
     fn jump_slot(ip: u64) -> usize {
-        (ip ^ (ip >> 13)) as usize & (JUMP_ENTRIES - 1)
+        (ip ^ (ip >> 13)) as usize & (JUMP_SETS - 1)
     }
 
     fn bucket(physical: u64, ip: u64) -> usize {
@@ -120,11 +150,51 @@ impl Blocks {
 
     /// The block at `core.rip`, if it was found there lately.
     #[inline(always)]
-    pub fn cached(&self, core: &Core) -> Option<&Run> {
+    pub fn cached(&self, core: &Core) -> Option<Run> {
+        let tag = core.tlb.code_tag();
         let slot = Self::jump_slot(core.rip);
-        // SAFETY: `jump_slot` is below the fixed number of entries.
-        let jump = unsafe { self.jumps.get_unchecked(slot) };
-        (jump.ip == core.rip && jump.tag == core.tlb.code_tag()).then_some(&jump.run)
+        // SAFETY: `jump_slot` is below the fixed number of sets.
+        let JumpSet([jump, _]) = unsafe { self.jumps.get_unchecked(slot) };
+        (jump.ip == core.rip && jump.tag == tag).then(|| jump.run())
+    }
+
+    /// A block that was found at `core.rip` once and is still the right one.
+    fn found_before(&mut self, core: &mut Core) -> Option<Run> {
+        let (ip, tag) = (core.rip, core.tlb.code_tag());
+        let slot = Self::jump_slot(ip);
+        let JumpSet(set) = self.jumps[slot];
+        for (way, jump) in set.iter().enumerate().filter(|(_, jump)| jump.ip == ip) {
+            if jump.tag == tag || (same_decoding(jump.tag, tag) && self.leads_to(core, jump)) {
+                // A walk for the page may have flushed: the tag is that of now.
+                let jump = Jump { tag: core.tlb.code_tag(), ..*jump };
+                self.jumps[slot] = JumpSet([jump, set[1 - way]]);
+                return Some(jump.run());
+            }
+        }
+        None
+    }
+
+    /// Whether the address of a jump leads to its physical page now. A fault is left to whoever fetches next.
+    fn leads_to(&mut self, core: &mut Core, jump: &Jump) -> bool {
+        jump.page != NO_PAGE
+            && self.code_page(core, jump.ip).is_ok_and(|page| page.physical >> 12 == u64::from(jump.page))
+    }
+
+    /// Makes a block the first of its set; the one that was first becomes the second.
+    fn remember(&mut self, tag: u64, block: &Block) {
+        let Block { ip, run, physical, second_page, long, .. } = *block;
+        let alone = long && second_page.is_none();
+        let jump = Jump {
+            ip,
+            tag,
+            page: if alone { (physical >> 12) as u32 } else { NO_PAGE },
+            bytes: run.end_ip.wrapping_sub(ip) as u32,
+            first: run.first,
+            count: run.count,
+            dispatched: run.dispatched,
+        };
+        let JumpSet(set) = &mut self.jumps[Self::jump_slot(ip)];
+        *set = [jump, set[0]];
     }
 
     /// The operations that the whole block dispatches.
@@ -144,7 +214,7 @@ impl Blocks {
     /// The block at `core.rip`, decoded if need be. `Err` means the fetch faults (or the code is outside RAM).
     pub fn find(&mut self, core: &mut Core) -> Result<Run, Trap> {
         match self.cached(core) {
-            Some(run) => Ok(*run),
+            Some(run) => Ok(run),
             None => self.find_slow(core),
         }
     }
@@ -152,16 +222,18 @@ impl Blocks {
     #[cold]
     #[inline(never)]
     pub fn find_slow(&mut self, core: &mut Core) -> Result<Run, Trap> {
+        if let Some(run) = self.found_before(core) {
+            return Ok(run);
+        }
         let fetch = self.fetch(core)?;
         let long = core.in_long_code();
         let id = match self.lookup(core.rip, fetch.physical, long) {
             Some(id) if self.fits(core, id, &fetch)? => id,
             _ => self.decode(core, &fetch, long)?,
         };
-        let run = self.blocks[id as usize].run;
-        let tag = core.tlb.code_tag();
-        self.jumps[Self::jump_slot(core.rip)] = Jump { ip: core.rip, tag, run };
-        Ok(run)
+        let block = self.blocks[id as usize];
+        self.remember(core.tlb.code_tag(), &block);
+        Ok(block.run)
     }
 
     /// The block ends inside the code segment, and its second page, if it has one, is still the one it was decoded from.
@@ -265,14 +337,11 @@ impl Blocks {
     /// Forgets the blocks of one physical page.
     pub fn forget_page(&mut self, core: &mut Core, physical: u64) {
         for id in self.by_page.remove(&(physical & PAGE_MASK)).unwrap_or_default() {
-            let block = &mut self.blocks[id as usize];
-            let jump = &mut self.jumps[Self::jump_slot(block.ip)];
-            if jump.ip == block.ip {
-                *jump = NO_JUMP;
-            }
-            let dead = std::mem::replace(&mut block.ip, DEAD);
+            let dead = std::mem::replace(&mut self.blocks[id as usize].ip, DEAD);
             // A block on two pages may have been forgotten through the other one.
             if dead != DEAD {
+                let JumpSet(set) = &mut self.jumps[Self::jump_slot(dead)];
+                set.iter_mut().filter(|jump| jump.ip == dead).for_each(|jump| *jump = NO_JUMP);
                 self.unlink(id, dead);
             }
         }
@@ -303,7 +372,7 @@ impl Blocks {
 
     /// Forgets where blocks were found, because translation tags repeat.
     pub fn forget_jumps(&mut self) {
-        self.jumps.fill(NO_JUMP);
+        self.jumps.fill(NO_JUMPS);
         self.code_pages.fill(NO_CODE_PAGE);
     }
 
@@ -355,7 +424,7 @@ impl Blocks {
     pub fn clear(&mut self, core: &mut Core) {
         self.ops.clear();
         self.blocks.clear();
-        self.jumps.fill(NO_JUMP);
+        self.jumps.fill(NO_JUMPS);
         self.buckets.fill(NO_BLOCK);
         for physical in std::mem::take(&mut self.by_page).into_keys() {
             if let Some((page, _)) = core.ram.page(physical) {

@@ -9,7 +9,7 @@ use crate::memory::{GuestRam, PageIndex};
 use crate::op::{NO_REGISTER, Op, Step, Trap, attr};
 use crate::segment::desc;
 use crate::state::{DescriptorTable, Msrs, Segment, X87, seg};
-use crate::tlb::{Privilege, Tlb};
+use crate::tlb::{CODE_LONG, CODE_USER, Privilege, Tlb};
 use crate::width::Width;
 
 /// A fault, trap or software interrupt that is to be delivered.
@@ -288,7 +288,9 @@ impl Core {
         };
         let cached = !self.alignment_checked() && self.dr7 & DR7_ENABLES == 0;
         self.tlb.set_privilege(self.privilege, cached);
-        self.tlb.set_code_mode(u64::from(self.privilege == Privilege::User) | u64::from(self.in_long_code()) << 1);
+        let user = if self.privilege == Privilege::User { CODE_USER } else { 0 };
+        let long = if self.in_long_code() { CODE_LONG } else { 0 };
+        self.tlb.set_code_mode(user | long);
     }
 
     /// The count before the operation that is executing.

@@ -27,6 +27,11 @@ impl Cpu {
         self.core.limit = self.core.instructions.saturating_add(budget);
         self.core.log.settle();
         self.core.attention = true;
+        if self.coverage.is_some() { self.run_to_limit::<true>() } else { self.run_to_limit::<false>() }
+    }
+
+    /// The loop over blocks; `OBSERVED` says that edges are recorded.
+    fn run_to_limit<const OBSERVED: bool>(&mut self) -> Exit {
         loop {
             if self.core.attention
                 && let Some(exit) = self.at_boundary()
@@ -38,7 +43,7 @@ impl Cpu {
                 return Exit::BudgetUsed;
             }
             let run = match self.blocks.cached(&self.core) {
-                Some(run) => *run,
+                Some(run) => run,
                 None => match self.blocks.find_slow(&mut self.core) {
                     Ok(run) => run,
                     Err(trap) => {
@@ -49,10 +54,10 @@ impl Cpu {
                     }
                 },
             };
-            let outcome = if u64::from(run.count) > room || self.coverage.is_some() {
-                self.execute_observed(&run, room)
+            let outcome = if u64::from(run.count) > room {
+                self.execute_part(&run, room as usize)
             } else {
-                self.execute(&run)
+                self.execute::<OBSERVED>(&run)
             };
             if let Outcome::Exit(exit) = outcome {
                 return exit;
@@ -62,9 +67,10 @@ impl Cpu {
 
     /// Executes a block, all of it if nothing stops it.
     #[inline(always)]
-    fn execute(&mut self, run: &Run) -> Outcome {
+    fn execute<const OBSERVED: bool>(&mut self, run: &Run) -> Outcome {
         let core = &mut self.core;
         let ops = self.blocks.dispatched(run);
+        let user = OBSERVED && core.cpl() == 3;
         core.rip = run.end_ip;
         core.block_end = ops.len();
         let mut position = 0;
@@ -80,6 +86,9 @@ impl Cpu {
         }
         if position == ops.len() {
             core.instructions += u64::from(run.count);
+            if OBSERVED {
+                self.record_edge(run, user);
+            }
         } else {
             core.instructions += position as u64;
             core.rip = self.blocks.op(run, position - 1).next_ip;
@@ -87,28 +96,19 @@ impl Cpu {
         Outcome::Retired
     }
 
-    /// Executes a block that does not fit the limit, or whose edges are recorded.
-    #[inline(never)]
-    fn execute_observed(&mut self, run: &Run, room: u64) -> Outcome {
-        if u64::from(run.count) > room {
-            return self.execute_part(run, room as usize);
-        }
-        let user = self.core.cpl() == 3;
-        let delivered = self.core.faults;
-        let before = self.core.instructions;
-        let outcome = self.execute(run);
+    /// Counts the edge that a block which has retired ends with, if it ends with one. `user` tells where it ran.
+    #[inline(always)]
+    fn record_edge(&mut self, run: &Run, user: bool) {
         let last = self.blocks.op(run, usize::from(run.count) - 1);
-        let retired = self.core.instructions - before == u64::from(run.count) && self.core.faults == delivered;
-        if let Some(coverage) = &mut self.coverage
-            && last.has(attr::EDGE)
-            && retired
+        if last.has(attr::EDGE)
+            && let Some(coverage) = &mut self.coverage
         {
             coverage.record(user, last.ip(), self.core.rip);
         }
-        outcome
     }
 
-    /// Executes the first `room` instructions of a longer block, each on its own.
+    /// Executes the first `room` instructions of a longer block, each on its own. None of them ends with an edge.
+    #[inline(never)]
     fn execute_part(&mut self, run: &Run, room: usize) -> Outcome {
         let core = &mut self.core;
         core.block_end = room;
@@ -254,7 +254,7 @@ impl Cpu {
         };
         let op = *self.blocks.op(&block, 0);
         let retired_before = self.core.faults;
-        let outcome = self.execute_observed(&block, 1);
+        let outcome = if block.count > 1 { self.execute_part(&block, 1) } else { self.execute::<true>(&block) };
         self.core.limit = limit;
         match outcome {
             Outcome::Exit(exit) => {
