@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! One VM through a marked interval: instructions and CPU seconds, ours and QEMU's.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use chaoscontrol_artifact::{ExitCode, escape};
@@ -39,27 +39,52 @@ struct Cost {
     instructions: u64,
 }
 
-/// Measures each workload, ours first.
+/// Measures each workload `--repeat` times, ours and QEMU's in turn, so that what else the host does falls on both alike.
 pub fn measure(context: &Context) -> Failures<Table> {
     let arguments = &context.arguments;
+    let repeat = arguments.number_within("repeat", 1, 1000, 3)?;
     let kernel_path = arguments.required("kernel")?;
     let kernel: Arc<[u8]> = read_input(&kernel_path, 1 << 30)?.into();
     let qemu = arguments.os("qemu").cloned().unwrap_or_else(|| "qemu-system-x86_64".into());
-    let bzimage = arguments.path("bzimage").unwrap_or(kernel_path);
+    let bzimage = arguments.path("bzimage").unwrap_or_else(|| bzimage_beside(&kernel_path));
     let mut table = Table::default();
     for workload in workloads(context)? {
-        context.progress.say(&format!("{}: this engine", workload.name));
-        let cost = ours(&kernel, &workload)?;
-        let mips = cost.instructions as f64 / cost.cpu_s / 1e6;
-        let mut cells = vec![("mips", mips), ("instructions_m", cost.instructions as f64 / 1e6), ("cpu_s", cost.cpu_s)];
-        if qemu != "none" {
-            context.progress.say(&format!("{}: QEMU", workload.name));
-            let theirs = qemu::cpu_s(&qemu, &bzimage, &workload)?;
-            cells.extend([("qemu_icount_cpu_s", theirs), ("ratio_to_qemu_icount", theirs / cost.cpu_s)]);
+        let (mut ours_s, mut theirs_s, mut instructions) = (Vec::new(), Vec::new(), 0);
+        for round in 1..=repeat {
+            context.progress.say(&format!("{}: {round} of {repeat}", workload.name));
+            let cost = ours(&kernel, &workload)?;
+            ours_s.push(cost.cpu_s);
+            instructions = cost.instructions;
+            if qemu != "none" {
+                theirs_s.push(qemu::cpu_s(&qemu, &bzimage, &workload)?);
+            }
+        }
+        let cpu_s = median(&mut ours_s).unwrap_or_default();
+        let millions = instructions as f64 / 1e6;
+        let mut cells = vec![("mips", millions / cpu_s), ("instructions_m", millions), ("cpu_s", cpu_s)];
+        if let Some(theirs) = median(&mut theirs_s) {
+            cells.extend([("qemu_icount_cpu_s", theirs), ("ratio_to_qemu_icount", theirs / cpu_s)]);
         }
         table.push(workload.name, cells);
     }
     Ok(table)
+}
+
+/// QEMU boots no ELF `vmlinux`: the `bzImage` in the same directory, where a kernel's build leaves both, or the kernel itself.
+fn bzimage_beside(kernel: &Path) -> PathBuf {
+    let beside = kernel.with_file_name("bzImage");
+    if beside.is_file() { beside } else { kernel.to_owned() }
+}
+
+/// The middle one; of an even number, the mean of the two in the middle.
+fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
 }
 
 fn workloads(context: &Context) -> Failures<Vec<Workload>> {
@@ -149,4 +174,25 @@ fn run_to(machine: &mut Machine, to: GuestNs) -> Result<bool, chaoscontrol_machi
     machine.drain_sdk();
     machine.sdk_mut().take_messages();
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_ignore_order_and_outliers() {
+        assert_eq!(median(&mut []), None);
+        assert_eq!(median(&mut [9.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&mut [4.0, 1.0, 2.0, 90.0]), Some(3.0));
+    }
+
+    #[test]
+    fn the_bzimage_beside_the_kernel_is_found() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let kernel = directory.path().join("vmlinux");
+        assert_eq!(bzimage_beside(&kernel), kernel);
+        std::fs::write(directory.path().join("bzImage"), b"").expect("a file");
+        assert_eq!(bzimage_beside(&kernel), directory.path().join("bzImage"));
+    }
 }

@@ -16,15 +16,20 @@ static TOOL: Tool = Tool {
     name: "chaos-bench",
     stage: "bench",
     summary: "measure the engine against QEMU, snapshots and exploration",
-    about: "engine runs one VM and QEMU (tcg, -icount shift=0) through the same marked interval of the same guest, one after \
-            the other, and compares CPU seconds. snapshot measures what restoring and storing a branch costs by its dirty \
+    about: "engine runs one VM and QEMU (tcg, -icount shift=0) through the same marked interval of the same guest, in turn, \
+            and compares medians of CPU seconds. snapshot measures what restoring and storing a branch costs by its dirty \
             pages. explore measures branches a second with one job and with two. Numbers are of this host, now.",
     reads: "engine: a kernel and the initrds of guest/build. snapshot, explore: the descriptor of chaos-boot.",
     writes: "On stdout: a table, or one JSON object with --json.",
     flags: &[
         Flag::switch("json", "One JSON object in place of the table"),
         Flag::one("kernel", "FILE", "engine: kernel for both, an ELF vmlinux or a bzImage"),
-        Flag::one("bzimage", "FILE", "engine: bzImage of the same kernel, which QEMU needs"),
+        Flag::one(
+            "bzimage",
+            "FILE",
+            "engine: bzImage of the same kernel for QEMU; default: the file bzImage beside --kernel",
+        ),
+        Flag::one("repeat", "N", "engine: runs of each row, whose medians count").default("3"),
         Flag::one("raft", "FILE", "engine: initrd raft.cpio"),
         Flag::one("loops", "FILE", "engine: initrd loops.cpio"),
         Flag::many("only", "NAME", "engine: only boot, raft, integer, memory, call or float"),
@@ -40,10 +45,7 @@ static TOOL: Tool = Tool {
     positional: Some(Positional { name: "engine|snapshot|explore", help: "What to measure", min: 1, max: 1 }),
     exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::GuestFailed],
     examples: [
-        (
-            "The engine against QEMU",
-            "chaos-bench engine --kernel vmlinux --bzimage bzImage --raft raft.cpio --loops loops.cpio --json",
-        ),
+        ("The engine against QEMU", "chaos-bench engine --kernel vmlinux --raft raft.cpio --loops loops.cpio --json"),
         ("Branches a second", "chaos-bench explore < boot.json"),
     ],
 };
