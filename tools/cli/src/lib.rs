@@ -17,5 +17,5 @@ pub use failure::{Failure, FailureExt, Failures};
 pub use parse::Arguments;
 pub use progress::Progress;
 pub use run::{Context, Output, identity, read_input, tool_main};
-pub use stage::{Stage, Work, stage_main, store_of, stores_read};
+pub use stage::{Stage, Work, descriptors_given, stage_main, store_of, stores_read};
 pub use table::{BUG, FROM, Flag, HELP, INPUT, JOBS, Positional, QUIET, SEED, STORE, Tool, VERSION, Value};

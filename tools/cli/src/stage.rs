@@ -154,6 +154,27 @@ fn read_descriptor(context: &Context) -> Failures<Handoff> {
     read_handoff(&bytes).context(&name)
 }
 
+/// For stages that read several descriptors: those that the arguments without a flag name, published where they are in no store.
+pub fn descriptors_given(stage: &Stage) -> Failures<Vec<(Descriptor, ObjectRef)>> {
+    let mut given = Vec::new();
+    for path in &stage.context.arguments.positional {
+        let path = PathBuf::from(path);
+        let name = path.display().to_string();
+        let bytes = read_input(&path, MediaType::Descriptor.max_bytes())?;
+        match read_handoff(&bytes).context(&name)? {
+            Handoff::Descriptor(descriptor) => {
+                let reference = stage.store.publish(&*descriptor)?;
+                given.push((*descriptor, reference));
+            }
+            Handoff::Error(error) => {
+                let code = ExitCode::from_number(error.exit_code).unwrap_or(ExitCode::Internal);
+                return Err(Failure::new(code, format!("{name}: stage {} failed: {}", error.stage, error.message)));
+            }
+        }
+    }
+    Ok(given)
+}
+
 /// An earlier stage failed and said so: nothing to add.
 fn pass_on(error: &ErrorDescriptor) -> Failures<Output> {
     let mut bytes = document::encode(error)?;

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use chaoscontrol_artifact::schema::{ScheduleDocument, WINDOW_MAX};
 use chaoscontrol_artifact::{MediaType, StageResult, document};
-use chaoscontrol_cli::{FailureExt, Failures, Flag, Stage, read_input};
+use chaoscontrol_cli::{Failure, FailureExt, Failures, Flag, Stage, read_input};
+use chaoscontrol_explore::Shard;
 use chaoscontrol_explore::stages::explore::{ExploreOptions, HORIZON_NS_MAX, explore};
 
 /// `--branches`.
@@ -27,6 +28,19 @@ pub const TIME: Flag =
 pub const SCHEDULE: Flag =
     Flag::one("schedule", "FILE", "Schedule of the next branch, written by hand; others grow from it");
 
+/// `--shard`.
+pub const SHARD: Flag = Flag::one(
+    "shard",
+    "I/N",
+    "Explore part I of N of the round only; chaos-merge puts the parts together. --branches is that of the whole round",
+)
+.default("1/1");
+
+fn shard(text: Option<String>) -> Failures<Shard> {
+    let parsed = text.map_or(Ok(Shard::WHOLE), |text| text.parse());
+    parsed.map_err(|why| Failure::usage(format!("--shard: {why}")))
+}
+
 /// Runs `rounds` rounds as the arguments say.
 pub fn run(stage: &Stage, rounds: u64) -> Failures<StageResult> {
     let arguments = &stage.context.arguments;
@@ -36,6 +50,7 @@ pub fn run(stage: &Stage, rounds: u64) -> Failures<StageResult> {
     let options = ExploreOptions {
         rounds,
         branches: arguments.number_within("branches", 1, 1 << 40, 64)?,
+        shard: shard(arguments.text("shard")?)?,
         jobs: stage.context.jobs()?,
         seed: stage.seed()?,
         horizon_ns: within("horizon-ns", HORIZON_NS_MAX)?,

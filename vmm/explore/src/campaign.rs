@@ -5,6 +5,8 @@
 //! merged then; so a branch is planned from the results of branches up to i - window, whoever runs them in whatever order,
 //! and a campaign that is stored and read back goes on as if it had never been.
 
+mod merge;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use chaoscontrol_artifact::schema::{
@@ -16,6 +18,8 @@ use chaoscontrol_fault::{FaultKind, Planner, Schedule, Shape, StageCounts, Strea
 
 use crate::coverage::{Coverage, Novelty};
 use crate::subject::{Plan, Ran};
+
+pub use merge::MergeError;
 
 /// Default window: as many branches may run at once.
 pub const WINDOW: u32 = 16;
@@ -155,6 +159,11 @@ impl Campaign {
     /// Where the campaign stands.
     pub fn total(&self) -> &RoundSummary {
         &self.total
+    }
+
+    /// Every bug so far.
+    pub fn known(&self) -> &BTreeSet<BugIdentity> {
+        &self.known
     }
 
     /// Merges how the next branch ran and plans one more.

@@ -64,6 +64,14 @@ impl Coverage {
         novelty
     }
 
+    /// Adds all that another map has.
+    pub fn unite(&mut self, other: &Self) {
+        if self.slots.len() < other.slots.len() {
+            self.slots.resize(other.slots.len(), 0);
+        }
+        self.slots.iter_mut().zip(&other.slots).for_each(|(slot, other)| *slot |= other);
+    }
+
     /// Slots that some branch reached.
     pub fn edges(&self) -> u32 {
         self.slots.iter().filter(|slot| **slot != 0).count() as u32

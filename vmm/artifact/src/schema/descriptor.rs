@@ -111,6 +111,11 @@ impl Descriptor {
         self.inputs.iter().find(|link| link.role == "previous").map(|link| link.object)
     }
 
+    /// The descriptors of all stages that this one follows: `previous`, and after a merge the other shards.
+    pub fn before(&self) -> impl Iterator<Item = ObjectRef> + '_ {
+        self.inputs.iter().filter(|link| link.role == "previous" || link.role == "shard").map(|link| link.object)
+    }
+
     /// A parameter that is 64-bit text.
     pub fn number(&self, name: &str) -> Option<u64> {
         match self.parameters.get(name)? {
@@ -146,10 +151,13 @@ impl Document for Descriptor {
                 ));
             }
         }
-        let previous = self.inputs.iter().filter(|link| link.role == "previous");
-        if let Some(link) = previous.clone().find(|link| link.object.media_type != MediaType::Descriptor) {
-            return Err(format!("input previous is a {}, it must be a descriptor", link.object.media_type.schema()));
+        if let Some(before) = self.before().find(|before| before.media_type != MediaType::Descriptor) {
+            return Err(format!(
+                "input previous or shard is a {}, it must be a descriptor",
+                before.media_type.schema()
+            ));
         }
+        let previous = self.inputs.iter().filter(|link| link.role == "previous");
         if previous.count() > 1 {
             return Err("inputs names more than one previous stage".to_owned());
         }

@@ -3,4 +3,5 @@
 
 mod chain;
 mod receipts;
+mod shards;
 mod verdicts;

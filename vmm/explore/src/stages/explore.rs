@@ -17,6 +17,7 @@ use crate::error::ExploreError;
 use crate::machines::Machines;
 use crate::pool::Pool;
 use crate::round::{self, Ended, FoundBug, Limits};
+use crate::shard::Shard;
 use crate::subject::Factory;
 
 /// Length of a branch unless it is said otherwise: 5 s of cluster time.
@@ -29,8 +30,10 @@ pub const HORIZON_NS_MAX: u64 = 86_400_000_000_000;
 pub struct ExploreOptions {
     /// Rounds; a corpus is stored after each.
     pub rounds: u64,
-    /// Branches a round.
+    /// Branches a round; of all its shards together.
     pub branches: u64,
+    /// Which part of the round to explore. With more than one shard there is one round.
+    pub shard: Shard,
     /// Worker threads.
     pub jobs: u32,
     /// Seed of all planning.
@@ -72,6 +75,7 @@ pub fn explore(
     let (machines, run) = Machines::load(store, &snapshot)?;
     let engine = store.load::<RunConfiguration>(&run)?.engine;
     let settings = settings(options, corpus.as_ref(), &machines);
+    check_shard(options)?;
     let parameters = parameters(options, &settings);
     let mut inputs = vec![Link::new("snapshot", snapshot)];
     inputs.extend(corpus_ref.map(|reference| Link::new("corpus", reference)));
@@ -82,10 +86,33 @@ pub fn explore(
     }
     let mut state = Explorer { store, run, snapshot, bugs: Vec::new(), horizon_ns: settings.shape.horizon_ns };
     let mut campaign = state.campaign(corpus, settings, options.schedule.clone())?;
+    let range = options.shard.range(campaign.next(), options.branches);
+    if options.shard != Shard::WHOLE {
+        campaign.skip_to(range.start);
+    }
+    let options = &ExploreOptions { branches: range.end - range.start, ..options.clone() };
     let pool = Pool::new(&machines, options.jobs);
     let (ended, outputs) = state.rounds(&mut campaign, &pool, options, go_on, talk)?;
     let (code, note) = ending(ended, &campaign);
     Ok(StageResult { parameters, inputs, outputs, engine, jobs: options.jobs, receipt: None, code, note })
+}
+
+/// Whether what is asked for makes sense for a part of a round.
+fn check_shard(options: &ExploreOptions) -> Result<(), ExploreError> {
+    let shard = options.shard;
+    if options.branches < u64::from(shard.count()) {
+        let branches = options.branches;
+        return Err(ExploreError::Input(format!(
+            "shard {shard}: a round of {branches} branches has not that many parts"
+        )));
+    }
+    if options.schedule.is_some() && shard.index() != 1 {
+        return Err(ExploreError::Input(format!(
+            "shard {shard}: a schedule is for the first branch of the round, which is in shard 1/{}",
+            shard.count()
+        )));
+    }
+    Ok(())
 }
 
 fn settings(options: &ExploreOptions, corpus: Option<&Corpus>, machines: &Machines) -> Settings {
@@ -102,6 +129,9 @@ fn parameters(options: &ExploreOptions, settings: &Settings) -> Parameters {
     set("branches", options.branches.into());
     set("horizon_ns", settings.shape.horizon_ns.into());
     set("window", u64::from(settings.window).into());
+    if options.shard != Shard::WHOLE {
+        set("shard", options.shard.to_string().as_str().into());
+    }
     if let Some(instructions) = options.instructions {
         set("instructions", instructions.into());
     }
@@ -123,16 +153,18 @@ fn ending(ended: Ended, campaign: &Campaign) -> (ExitCode, Option<String>) {
     (ExitCode::BudgetExhausted, Some(note))
 }
 
-struct Explorer<'a> {
-    store: &'a Store,
-    run: ObjectRef,
-    snapshot: ObjectRef,
-    bugs: Vec<ObjectRef>,
-    horizon_ns: u64,
+/// What a campaign is stored with.
+pub(super) struct Explorer<'a> {
+    pub(super) store: &'a Store,
+    pub(super) run: ObjectRef,
+    pub(super) snapshot: ObjectRef,
+    pub(super) bugs: Vec<ObjectRef>,
+    pub(super) horizon_ns: u64,
 }
 
 impl Explorer<'_> {
-    fn campaign(
+    /// The campaign that a corpus stores, or a new one.
+    pub(super) fn campaign(
         &mut self,
         corpus: Option<Corpus>,
         settings: Settings,
@@ -198,7 +230,8 @@ impl Explorer<'_> {
         Ok(self.store.publish(&bug)?)
     }
 
-    fn publish(&self, campaign: &mut Campaign) -> Result<Vec<Link>, ExploreError> {
+    /// Ends a round.
+    pub(super) fn publish(&self, campaign: &mut Campaign) -> Result<Vec<Link>, ExploreError> {
         let coverage = self.store.publish(&campaign.coverage().to_document())?;
         let assertions = self.store.publish(&campaign.assertions())?;
         let corpus = campaign.to_corpus([self.run, self.snapshot, coverage, assertions], self.bugs.clone());

@@ -4,6 +4,7 @@
 pub mod boot;
 pub mod diverge;
 pub mod explore;
+pub mod merge;
 pub mod minimize;
 pub mod reproduce;
 

@@ -12,7 +12,7 @@ use chaoscontrol_explore::pool::Pool;
 use chaoscontrol_explore::round::{self, Ended, Limits};
 use chaoscontrol_explore::{Coverage, Factory};
 
-fn settings(fake: &Fake, seed: u64) -> Settings {
+pub fn settings(fake: &Fake, seed: u64) -> Settings {
     Settings { seed, window: 8, shape: fake.shape(HORIZON_NS) }
 }
 
@@ -21,12 +21,12 @@ fn references() -> [ObjectRef; 4] {
     types.map(|media_type| ObjectRef { digest: Digest::default(), size_bytes: U64(1), media_type })
 }
 
-fn branches(branches: u64) -> Limits {
+pub fn branches(branches: u64) -> Limits {
     Limits { branches, instructions: None, bugs: None }
 }
 
 /// Stores a campaign and reads it back.
-fn stored(campaign: &mut Campaign, known: &BTreeSet<BugIdentity>, settings: Settings) -> Campaign {
+pub fn stored(campaign: &mut Campaign, known: &BTreeSet<BugIdentity>, settings: Settings) -> Campaign {
     let corpus = campaign.to_corpus(references(), Vec::new());
     let bytes = encode(&corpus).unwrap();
     let coverage = decode(&encode(&campaign.coverage().to_document()).unwrap()).unwrap();
@@ -35,7 +35,7 @@ fn stored(campaign: &mut Campaign, known: &BTreeSet<BugIdentity>, settings: Sett
     Campaign::resume(corpus, Coverage::from_document(coverage), assertions, known.clone(), settings, None)
 }
 
-fn corpus_of(campaign: &mut Campaign) -> Corpus {
+pub fn corpus_of(campaign: &mut Campaign) -> Corpus {
     let mut corpus = campaign.to_corpus(references(), Vec::new());
     corpus.rounds.clear();
     corpus

@@ -5,3 +5,4 @@ mod explore;
 mod fake;
 mod minimize;
 mod replay;
+mod shards;

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+# What `nix flake check` builds. The slow test suites (the CPU against its oracles, Linux in a machine, the end-to-end runs) are cargo's
+# and run in checks/all; here are those that need no kernel, and the pipelines, which are derivations anyway.
+{
+  self,
+  nixpkgs,
+  pkgs,
+  packages,
+  chaosTest,
+  kernel,
+  platform,
+  rust,
+  root,
+  workspace,
+  ...
+}:
+let
+  inherit (pkgs) lib;
+  inherit (chaosTest) mkChaosTest;
+  lints = import ./lints.nix {
+    inherit
+      pkgs
+      platform
+      rust
+      root
+      workspace
+      ;
+  };
+  failures = import ./failures.nix {
+    inherit
+      pkgs
+      chaosTest
+      kernel
+      packages
+      raft
+      ;
+  };
+
+  # Three Raft nodes with one of the planted bugs.
+  raft =
+    bug: given:
+    mkChaosTest (
+      {
+        kernel = kernel.packages.net-vmlinux;
+        initrd = packages.initrds.initrd-raft;
+        vms = 3;
+        diskMib = [ 16 ];
+        seed = 42;
+        append = "raft_bug=${bug}";
+      }
+      // given
+    );
+  explore = raft "double_vote" {
+    name = "explore-raft";
+    stopAfterBugs = 1;
+    expect = "bug";
+  };
+  # Several shards and rounds, so that merging and going on from a merged round are under test.
+  planted = raft "double_vote" {
+    name = "planted-bug";
+    rounds = 2;
+    shards = 2;
+    branches = 8;
+    expect = "bug";
+  };
+  pages =
+    let
+      tool = packages.packages.chaos-tools;
+    in
+    pkgs.runCommand "pages-and-completions" { nativeBuildInputs = [ tool ]; } ''
+      for tool in ${tool}/bin/*; do
+        name=$(basename $tool)
+        for file in man/man1/$name.1 bash-completion/completions/$name zsh/site-functions/_$name fish/vendor_completions.d/$name.fish; do
+          [ -s ${tool}/share/$file ] || { echo "$name has no share/$file" >&2; exit 1; }
+        done
+      done
+      touch $out
+    '';
+  downstream = (import ../checks/downstream/flake.nix).outputs {
+    inherit nixpkgs;
+    self = { };
+    chaoscontrol = self;
+  };
+in
+lints
+// failures.checks
+// {
+  explore-raft = explore;
+  planted-bug = planted;
+  correct = raft "none" {
+    name = "correct";
+    branches = 8;
+    horizon = "2s";
+    expect = "no-bug";
+  };
+
+  # One bounded branch, exported to a plain folder, and from there reproduced, judged and bound again: what a user does who gets
+  # a bug by mail.
+  snapshot-replay-smoke =
+    pkgs.runCommand "snapshot-replay-smoke"
+      {
+        nativeBuildInputs = [ packages.packages.chaos-tools ];
+      }
+      ''
+        mkdir exported
+        add() {
+          cp -r --no-preserve=mode $1/objects $1/packs $1/format exported/
+          local link
+          for link in $1/from/*; do if [ -e "$link" ]; then add "$(readlink -f $link)"; fi; done
+        }
+        add ${explore.minimize}
+        cp ${explore.minimize}/descriptor.json bug.json
+        chaos-store verify --store exported
+        chaos-reproduce --quiet --store replay --from exported --in bug.json >reproduced.json
+        chaos-verdict --quiet --require snapshot_backed_reproduced --store replay --from exported --in reproduced.json >verdict.json
+        chaos-receipt --quiet --store replay --from exported --in verdict.json >receipt.json
+        chaos-receipt --check receipt.json --store replay --from exported
+        cmp receipt.json ${explore.receipt}/descriptor.json
+        mkdir $out
+        cp receipt.json $out/
+      '';
+
+  # A planted bug under a test that expects none: it must fail, and say what a person needs.
+  canary = failures.mustFail "canary" (raft "double_vote" {
+    name = "explore-raft";
+    stopAfterBugs = 1;
+    expect = "no-bug";
+  }) {
+    code = 10;
+    says = [
+      "disagreement: one leader per term"
+      "minimal after"
+      "replay it, bit for bit:"
+      "chaos-reproduce --store replay --in ${explore.minimize}/descriptor.json --from ${explore.minimize}"
+      "expected no-bug: class no_bug_found is required, the verdict is snapshot_backed_reproduced"
+    ];
+  };
+
+  inherit pages;
+}
+// lib.mapAttrs' (name: lib.nameValuePair "downstream-${name}") downstream.checks.x86_64-linux

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+# Everything that the real nixpkgs and the stand-in made of host tools (nix/host-nixpkgs) do differently, and why. No other file
+# asks which of the two it is given.
+{ pkgs }:
+let
+  inherit (pkgs) lib;
+  standIn = pkgs.isHostStandIn or false;
+in
+{
+  inherit standIn;
+
+  # Static guests link glibc. nixpkgs keeps its archives in an output of their own; on Debian they are in libc6-dev, which is
+  # where the host's linker looks.
+  staticLibraries = lib.optional (!standIn) pkgs.glibc.static;
+
+  # The kernel's scripts name /usr/bin/env and /usr/bin/perl, which a sandbox of nixpkgs does not have and the stand-in's does.
+  patchKernelTree = lib.optionalString (!standIn) "patchShebangs scripts tools arch";
+
+  # The kernel's host programs link libelf; nixpkgs has it in elfutils, the stand-in in /usr.
+  kernelLibraries = lib.optional (!standIn) pkgs.elfutils;
+
+  # Formats Nix files. There is no such program among Debian's packages, so that the stand-in's formatter formats Rust only.
+  nixFormatters = lib.optional (!standIn) pkgs.nixfmt;
+
+  # Tests that look for a C compiler, git or busybox take them from here. The stand-in's builds see the host's /usr, where they are.
+  testTools = lib.optionals (!standIn) [
+    pkgs.git
+    pkgs.pkgsStatic.busybox
+  ];
+
+  # What a man page viewer and shells need is in the host's profile with the stand-in.
+  shellTools = lib.optionals (!standIn) [
+    pkgs.rust-analyzer
+    pkgs.qemu_kvm
+    pkgs.cargo-nextest
+  ];
+}

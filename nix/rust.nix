@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+# Builds of the workspace's crates, in layers that are handed on as Cargo target folders: the crates of registries, our libraries,
+# and on top of those a thin derivation a tool. Each layer gives what it built as `target.tar.zst`.
+{
+  pkgs,
+  platform,
+  workspace,
+  root,
+}:
+let
+  inherit (pkgs) lib;
+  toTOML = import ./toml.nix;
+  crates = pkgs.rustPlatform.importCargoLock { lockFile = root + "/Cargo.lock"; };
+  lockFile = builtins.path {
+    path = root + "/Cargo.lock";
+    name = "Cargo.lock";
+  };
+
+  # All layers build below the same path and with the same flags, or Cargo would build everything again. Without the remapping
+  # each binary would name, and so keep, the folder of all crates.
+  start = vendor: ''
+    export CARGO_HOME=$NIX_BUILD_TOP/cargo-home CARGO_TARGET_DIR=$NIX_BUILD_TOP/target CARGO_TERM_COLOR=never
+    mkdir -p $CARGO_HOME $CARGO_TARGET_DIR
+    printf '[source.crates-io]\nreplace-with = "vendored"\n[source.vendored]\ndirectory = "%s"\n' ${vendor} > $CARGO_HOME/config.toml
+    export RUSTFLAGS="--remap-path-prefix=${vendor}=/cargo --remap-path-prefix=$NIX_BUILD_TOP/source=/chaoscontrol"
+    cargoFlags="--offline --quiet -j $NIX_BUILD_CORES"
+  '';
+  # Cargo compares times: sources keep the store's, which are older than whatever was built from them.
+  unpack = place: src: folders: ''
+    cp -r --preserve=mode,timestamps ${src} $NIX_BUILD_TOP/${place}
+    chmod -R u+w $NIX_BUILD_TOP/${place}
+    cd $NIX_BUILD_TOP/${place}
+    ${lib.concatMapStrings (member: ''
+      mkdir -p ${member}/src
+      printf '[package]\nname = "absent-%s"\nversion = "0.0.0"\n' ${lib.replaceStrings [ "/" ] [ "-" ] member} > ${member}/Cargo.toml
+      touch ${member}/src/lib.rs
+    '') (workspace.absent folders)}
+    find . -print0 | xargs -0 touch -h -d @1
+  '';
+  resume = layer: "zstd -dc ${layer}/target.tar.zst | tar xf - -C $CARGO_TARGET_DIR";
+  keep = ''
+    mkdir -p $out
+    tar cf - --sort=name --mtime=@1 --owner=0 --group=0 --numeric-owner -C $CARGO_TARGET_DIR . | zstd -q -3 -T1 -o $out/target.tar.zst
+  '';
+
+  layer =
+    {
+      name,
+      tools ? [ ],
+      libraries ? [ ],
+      vendor ? crates,
+      script,
+      passthru ? { },
+      meta ? { },
+      environment ? { },
+    }:
+    pkgs.stdenv.mkDerivation (
+      {
+        pname = name;
+        inherit (workspace) version;
+        nativeBuildInputs = [
+          pkgs.cargo
+          pkgs.rustc
+          pkgs.zstd
+        ]
+        ++ tools;
+        buildInputs = libraries;
+        buildCommand = start vendor + script;
+        inherit passthru meta;
+      }
+      // environment
+    );
+
+  # The crates of registries that building `folders` needs. The key is Cargo.lock and the names, versions, features and profiles
+  # in the manifests.
+  dependencies =
+    {
+      name,
+      folders,
+      dev ? false,
+      tools ? [ ],
+      build,
+    }:
+    layer {
+      inherit name tools;
+      environment = {
+        manifest = toTOML (workspace.dependencies { inherit folders dev; });
+        passAsFile = [ "manifest" ];
+      };
+      script = ''
+        mkdir -p $NIX_BUILD_TOP/source/src
+        cd $NIX_BUILD_TOP/source
+        cp $manifestPath Cargo.toml
+        cp ${lockFile} Cargo.lock
+        chmod u+w Cargo.lock
+        touch src/lib.rs
+        echo 'fn main() {}' > build.rs
+        ${build}
+        ${keep}
+      '';
+    };
+
+  isContract = folder: folder == "tools/contract";
+  toolFolders = lib.filter (folder: workspace.crates.${folder}.bins != [ ] && !isContract folder) (
+    workspace.inDirectory "tools"
+  );
+  # What the tools share: no test, no other tool.
+  libraryFolders = lib.filter (folder: workspace.crates.${folder}.bins == [ ]) (
+    workspace.closure { folders = toolFolders; }
+  );
+  packagesOf = folders: lib.concatMapStringsSep " " (folder: "-p ${workspace.crates.${folder}.name}") folders;
+
+  toolDependencies = dependencies {
+    name = "chaoscontrol-dependencies";
+    folders = toolFolders;
+    build = "cargo build --release $cargoFlags";
+  };
+  libraries = layer {
+    name = "chaoscontrol-libraries";
+    script = ''
+      ${unpack "source" (workspace.sources { folders = libraryFolders; }) libraryFolders}
+      ${resume toolDependencies}
+      cargo build --release $cargoFlags ${packagesOf libraryFolders}
+      ${keep}
+    '';
+  };
+
+  # One tool: its binary, and with `--generate` its man page and completions.
+  tool =
+    folder:
+    let
+      inherit (workspace.crates.${folder}) name bins;
+      folders = libraryFolders ++ workspace.closure { folders = [ folder ]; };
+    in
+    layer {
+      inherit name;
+      meta = {
+        mainProgram = name;
+        license = lib.licenses.agpl3Plus;
+        platforms = [ "x86_64-linux" ];
+      };
+      script = ''
+        ${unpack "source" (workspace.sources { inherit folders; }) folders}
+        ${resume libraries}
+        cargo build --release $cargoFlags -p ${name}
+        mkdir -p $out/bin
+        for bin in ${toString bins}; do
+          cp $CARGO_TARGET_DIR/release/$bin $out/bin/
+          strip -S $out/bin/$bin
+          ${generate}
+        done
+      '';
+    };
+  generate = ''
+    man=$out/share/man/man1 bash=$out/share/bash-completion/completions
+    zsh=$out/share/zsh/site-functions fish=$out/share/fish/vendor_completions.d
+    if $out/bin/$bin --generate man > page 2>/dev/null; then
+      mkdir -p $man $bash $zsh $fish
+      mv page $man/$bin.1
+      $out/bin/$bin --generate complete-bash > $bash/$bin
+      $out/bin/$bin --generate complete-zsh > $zsh/_$bin
+      $out/bin/$bin --generate complete-fish > $fish/$bin.fish
+    fi
+  '';
+in
+{
+  inherit
+    crates
+    dependencies
+    keep
+    layer
+    libraries
+    libraryFolders
+    packagesOf
+    resume
+    tool
+    toolDependencies
+    toolFolders
+    unpack
+    ;
+}
