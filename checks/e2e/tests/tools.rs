@@ -1,56 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! What holds for every tool, and what the tools say about each other.
-
-use std::io::Read;
-use std::process::Stdio;
+//! What the tools say about each other.
 
 use chaoscontrol_e2e::{Bench, initrd, kernel};
-
-const TOOLS: [&str; 11] = [
-    "chaos-boot",
-    "chaos-explore-round",
-    "chaos-explore",
-    "chaos-minimize",
-    "chaos-reproduce",
-    "chaos-verdict",
-    "chaos-receipt",
-    "chaos-show",
-    "chaos-diverge",
-    "chaos-store",
-    "chaos-bench",
-];
-
-#[test]
-fn every_tool_says_what_it_reads_writes_and_ends_with() {
-    let bench = Bench::new();
-    for tool in TOOLS {
-        let help = String::from_utf8(bench.run(tool, &["--help"], b"").expect_code(0)).expect("text");
-        for part in
-            ["Usage:", "Flags:", "Reads:", "Writes:", "Exit codes:", "Examples:", "--version", "\n   0  the stage"]
-        {
-            assert!(help.contains(part), "{tool}: no {part:?} in:\n{help}");
-        }
-        assert!(help.lines().all(|line| line.chars().count() <= 140), "{tool}: a line is too long");
-        assert_eq!(help.matches("\n  # ").count(), 2, "{tool}: two examples");
-        let version = String::from_utf8(bench.run(tool, &["--version"], b"").expect_code(0)).expect("text");
-        assert!(version.starts_with(&format!("{tool} ")) && version.contains("(source "), "{version}");
-        let wrong = bench.run(tool, &["--vresion"], b"");
-        assert_eq!(wrong.code, 2, "{tool}: {}", wrong.stderr);
-        assert!(wrong.stderr.contains("did you mean --version?"), "{tool}: {}", wrong.stderr);
-    }
-}
-
-#[test]
-fn a_reader_that_goes_away_is_no_failure() {
-    let bench = Bench::new();
-    let mut command = bench.command("chaos-boot", &["--help"]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the tool starts");
-    drop(child.stdout.take());
-    let mut stderr = String::new();
-    child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("text");
-    assert!(child.wait().expect("our own child").success(), "{stderr}");
-    assert_eq!(stderr, "");
-}
 
 #[test]
 fn the_driver_writes_what_so_many_rounds_in_a_pipeline_would() {

@@ -3,9 +3,7 @@
 
 use std::time::Instant;
 
-use chaoscontrol_artifact::MediaType;
-use chaoscontrol_artifact::schema::{Descriptor, Handoff, read_handoff};
-use chaoscontrol_cli::{Context, Failure, FailureExt, Failures, read_input, stores_read};
+use chaoscontrol_cli::{Context, Failures, descriptor_before, stores_read};
 use chaoscontrol_explore::campaign::{Campaign, Settings, WINDOW};
 use chaoscontrol_explore::machines::Machines;
 use chaoscontrol_explore::pool::Pool;
@@ -14,23 +12,13 @@ use chaoscontrol_explore::{ExploreError, Factory};
 
 use crate::table::Table;
 
-/// The descriptor on stdin or `--in`.
-pub fn descriptor(context: &Context) -> Failures<Descriptor> {
-    let path = context.arguments.path("in").unwrap_or_else(|| "-".into());
-    let bytes = read_input(&path, MediaType::Descriptor.max_bytes())?;
-    match read_handoff(&bytes).context(&path.display().to_string())? {
-        Handoff::Descriptor(descriptor) => Ok(*descriptor),
-        Handoff::Error(error) => Err(Failure::input(format!("stage {} failed: {}", error.stage, error.message))),
-    }
-}
-
 /// Runs the same round with one job and with two; each makes its machines anew.
 pub fn measure(context: &Context) -> Failures<Table> {
     let arguments = &context.arguments;
     let branches = arguments.number_within("branches", 1, 1 << 30, 16)?;
     let horizon_ns = arguments.number_within("horizon-ns", 1_000_000, 1 << 50, 2_000_000_000)?;
     let store = stores_read(context)?;
-    let snapshot = descriptor(context)?.output("snapshot");
+    let snapshot = descriptor_before(context)?.output("snapshot");
     let snapshot = snapshot.ok_or_else(|| ExploreError::Input("the descriptor names no snapshot".to_owned()))?;
     let (machines, _) = Machines::load(&store, &snapshot)?;
     let mut table = Table::default();

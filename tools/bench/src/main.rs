@@ -10,7 +10,12 @@ mod table;
 use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::ExitCode;
-use chaoscontrol_cli::{Context, FROM, Failure, Failures, Flag, INPUT, Output, Positional, STORE, Tool, tool_main};
+use chaoscontrol_cli::{Context, FROM, Failures, Flag, INPUT, Output, Positional, STORE, Tool, tool_main};
+
+/// Marked intervals of the guests.
+const INTERVALS: [&str; 6] = ["boot", "raft", "integer", "memory", "call", "float"];
+/// What it can measure.
+const KINDS: [&str; 3] = ["engine", "snapshot", "explore"];
 
 static TOOL: Tool = Tool {
     name: "chaos-bench",
@@ -32,7 +37,7 @@ static TOOL: Tool = Tool {
         Flag::one("repeat", "N", "engine: runs of each row, whose medians count").default("3"),
         Flag::one("raft", "FILE", "engine: initrd raft.cpio"),
         Flag::one("loops", "FILE", "engine: initrd loops.cpio"),
-        Flag::many("only", "NAME", "engine: only boot, raft, integer, memory, call or float"),
+        Flag::many("only", "NAME", "engine: only this interval").choices(&INTERVALS),
         Flag::one("rounds", "N", "engine: rounds of each loop").default("20000000"),
         Flag::one("entries", "N", "engine: committed entries of raft").default("500"),
         Flag::one("qemu", "PROGRAM", "engine: QEMU; none leaves the comparison out").default("qemu-system-x86_64"),
@@ -42,7 +47,13 @@ static TOOL: Tool = Tool {
         STORE,
         FROM,
     ],
-    positional: Some(Positional { name: "engine|snapshot|explore", help: "What to measure", min: 1, max: 1 }),
+    positional: Some(Positional {
+        name: "engine|snapshot|explore",
+        help: "What to measure",
+        min: 1,
+        max: 1,
+        choices: &KINDS,
+    }),
     exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::GuestFailed],
     examples: [
         ("The engine against QEMU", "chaos-bench engine --kernel vmlinux --raft raft.cpio --loops loops.cpio --json"),
@@ -60,9 +71,7 @@ fn run(context: &Context) -> Failures<Output> {
         "engine" => engine::measure(context)?,
         "snapshot" => snapshot::measure(context)?,
         "explore" => explore::measure(context)?,
-        other => {
-            return Err(Failure::usage(format!("cannot measure {other:?}; there are engine, snapshot and explore")));
-        }
+        other => unreachable!("{other:?} is none of {KINDS:?}"),
     };
     let text = if context.arguments.is_set("json") { table.to_json(what) } else { table.to_text() };
     Ok(Output::new(text.into_bytes()))

@@ -5,12 +5,11 @@ use std::time::Instant;
 
 use chaoscontrol_artifact::Store;
 use chaoscontrol_artifact::schema::{RunConfiguration, SnapshotManifest};
-use chaoscontrol_cli::{Context, Failures};
+use chaoscontrol_cli::{Context, Failures, descriptor_before};
 use chaoscontrol_cluster::{BranchPlan, Cluster, ClusterSnapshot};
 use chaoscontrol_explore::{ExploreError, machines, snapshots};
 use chaoscontrol_fault::Schedule;
 
-use crate::explore::descriptor;
 use crate::table::Table;
 
 /// Restores of which the fastest counts.
@@ -20,7 +19,7 @@ const REPEATS: usize = 5;
 pub fn measure(context: &Context) -> Failures<Table> {
     let horizon_ns = context.arguments.number_within("horizon-ns", 1_000_000, 1 << 50, 2_000_000_000)?;
     let store = chaoscontrol_cli::stores_read(context)?;
-    let reference = descriptor(context)?.output("snapshot");
+    let reference = descriptor_before(context)?.output("snapshot");
     let reference = reference.ok_or_else(|| ExploreError::Input("the descriptor names no snapshot".to_owned()))?;
     let manifest: SnapshotManifest = store.load(&reference)?;
     let started = Instant::now();

@@ -3,40 +3,40 @@
 
 use std::fmt::Write;
 
-use crate::table::{Flag, Tool, Value};
+use crate::colour::{BOLD, paint};
+use crate::table::{Flag, Tool};
 
 /// Columns of text.
 const WIDTH: usize = 96;
 /// Column at which the text of a flag begins.
 const INDENT: usize = 26;
 
-/// The whole help of a tool.
-pub(crate) fn help(tool: &Tool) -> String {
+/// The whole help of a tool, with bold headings where `colour` is on.
+pub(crate) fn help(tool: &Tool, colour: bool) -> String {
     let mut out = String::new();
-    let positional = tool.positional.map_or(String::new(), |p| {
-        let dots = if p.max > 1 { "..." } else { "" };
-        if p.min == 0 { format!(" [{}{dots}]", p.name) } else { format!(" {}{dots}", p.name) }
-    });
+    let positional = tool.positional.map_or(String::new(), |p| format!(" {}", p.usage()));
+    let title = |text: &str| paint(colour, BOLD, text);
     // Writing to a string cannot fail.
-    let _ = writeln!(out, "{} - {}\n\nUsage: {} [FLAGS]{positional}\n", tool.name, tool.summary, tool.name);
+    let _ = writeln!(out, "{} - {}\n", title(tool.name), tool.summary);
+    let _ = writeln!(out, "{} {} [FLAGS]{positional}\n", title("Usage:"), tool.name);
     wrap(&mut out, 0, tool.about);
     if let Some(positional) = tool.positional {
-        let _ = writeln!(out, "\nArguments:");
+        let _ = writeln!(out, "\n{}", title("Arguments:"));
         row(&mut out, &format!("  {}", positional.name), positional.help);
     }
-    let _ = writeln!(out, "\nFlags:");
+    let _ = writeln!(out, "\n{}", title("Flags:"));
     for flag in tool.all_flags() {
-        row(&mut out, &flag_name(flag), &flag_help(flag));
+        row(&mut out, &flag_name(flag), &flag.help_text());
     }
-    for (title, text) in [("Reads", tool.reads), ("Writes", tool.writes)] {
-        let _ = writeln!(out, "\n{title}:");
+    for (name, text) in [("Reads:", tool.reads), ("Writes:", tool.writes)] {
+        let _ = writeln!(out, "\n{}", title(name));
         wrap(&mut out, 2, text);
     }
-    let _ = writeln!(out, "\nExit codes:");
+    let _ = writeln!(out, "\n{}", title("Exit codes:"));
     for code in tool.all_exit_codes() {
         let _ = writeln!(out, "  {:>2}  {}", code.number(), code.meaning());
     }
-    let _ = writeln!(out, "\nExamples:");
+    let _ = writeln!(out, "\n{}", title("Examples:"));
     for (what, command) in tool.examples {
         let _ = writeln!(out, "  # {what}");
         for line in command.lines() {
@@ -48,25 +48,8 @@ pub(crate) fn help(tool: &Tool) -> String {
 
 fn flag_name(flag: &Flag) -> String {
     let short = flag.short.map_or("    ".to_owned(), |letter| format!("-{letter}, "));
-    let value = match flag.value {
-        Value::None => String::new(),
-        Value::One(name) | Value::Many(name) => format!(" {name}"),
-    };
+    let value = flag.value_name().map_or(String::new(), |name| format!(" {name}"));
     format!("  {short}--{}{value}", flag.long)
-}
-
-fn flag_help(flag: &Flag) -> String {
-    let mut text = flag.help.to_owned();
-    if matches!(flag.value, Value::Many(_)) {
-        text.push_str("; may be repeated");
-    }
-    let environment = flag.environment.map(|name| format!("env {name}"));
-    let default = flag.default.map(|text| format!("default {text}"));
-    let notes: Vec<String> = environment.into_iter().chain(default).collect();
-    if !notes.is_empty() {
-        text.push_str(&format!(" [{}]", notes.join(", ")));
-    }
-    text
 }
 
 fn row(out: &mut String, name: &str, text: &str) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! What every tool shares: one flag table, help, exit codes, descriptors on stdin and stdout, progress.
+//! What every tool shares: one flag table, help, man pages, completions, exit codes, descriptors on stdin and stdout, progress.
 //!
 //! Invariants: stdout is data and stderr is talk; a closed stdout is success; a tool holds no logic, it parses with its
 //! table, calls one library function and writes what that returns; nothing printed depends on the locale.
 
+mod colour;
 mod failure;
+mod generate;
 mod help;
 mod parse;
 mod progress;
@@ -14,8 +16,8 @@ mod table;
 
 pub use chaoscontrol_artifact::StageResult;
 pub use failure::{Failure, FailureExt, Failures};
-pub use parse::Arguments;
+pub use parse::{Arguments, nearest};
 pub use progress::Progress;
 pub use run::{Context, Output, identity, read_input, tool_main};
-pub use stage::{Stage, Work, descriptors_given, stage_main, store_of, stores_read};
-pub use table::{BUG, FROM, Flag, HELP, INPUT, JOBS, Positional, QUIET, SEED, STORE, Tool, VERSION, Value};
+pub use stage::{Stage, Work, descriptor_before, descriptors_given, stage_main, store_of, stores_read};
+pub use table::{BUG, FROM, Flag, GENERATE, HELP, INPUT, JOBS, Positional, QUIET, SEED, STORE, Tool, VERSION, Value};

@@ -26,14 +26,15 @@ impl Arguments {
         environment: impl Fn(&str) -> Option<OsString>,
     ) -> Failures<Self> {
         let mut parsed = Self::default();
-        let mut parser = lexopt::Parser::from_args(arguments);
+        let words: Vec<OsString> = arguments.into_iter().collect();
+        let mut parser = lexopt::Parser::from_args(words.iter().cloned());
         while let Some(argument) = parser.next().map_err(|error| Failure::usage(error.to_string()))? {
             let flag = match argument {
                 Arg::Long(name) => {
                     tool.all_flags().find(|flag| flag.long == name).ok_or_else(|| unknown(tool, name))?
                 }
                 Arg::Short(letter) => {
-                    let missing = || Failure::usage(format!("unknown flag -{letter}{}", see(tool)));
+                    let missing = || unknown_short(tool, letter, &words);
                     tool.all_flags().find(|flag| flag.short == Some(letter)).ok_or_else(missing)?
                 }
                 Arg::Value(value) => {
@@ -54,8 +55,11 @@ impl Arguments {
             if let Some(value) = flag.environment.and_then(&environment).filter(|value| !value.is_empty()) {
                 parsed.values.entry(flag.long).or_insert_with(|| vec![value]);
             }
+            for value in parsed.all(flag.long) {
+                one_of(&format!("--{}", flag.long), value, flag.choices)?;
+            }
         }
-        if !parsed.is_set("help") && !parsed.is_set("version") {
+        if !["help", "version", "generate"].iter().any(|flag| parsed.is_set(flag)) {
             parsed.check_positional(tool)?;
         }
         Ok(parsed)
@@ -65,6 +69,9 @@ impl Arguments {
         let (name, min, max) = tool.positional.map_or(("argument", 0, 0), |p| (p.name, p.min, p.max));
         if self.positional.len() < min {
             return Err(Failure::usage(format!("{name} is missing{}", see(tool))));
+        }
+        if let (Some(first), Some(positional)) = (self.positional.first(), tool.positional) {
+            one_of(positional.name, first, positional.choices)?;
         }
         if let Some(extra) = self.positional.get(max) {
             return Err(Failure::usage(format!("unexpected argument {extra:?}{}", see(tool))));
@@ -138,14 +145,41 @@ fn see(tool: &Tool) -> String {
 }
 
 fn unknown(tool: &Tool, name: &str) -> Failure {
-    let nearest = tool.all_flags().map(|flag: &Flag| (distance(name, flag.long), flag.long)).min();
-    match nearest {
-        // Half of the letters wrong is no misspelling.
-        Some((distance, flag)) if distance <= 1 + name.len() / 3 => {
-            Failure::usage(format!("unknown flag --{name}; did you mean --{flag}?"))
-        }
-        _ => Failure::usage(format!("unknown flag --{name}{}", see(tool))),
+    match nearest(name, tool.all_flags().map(|flag| flag.long)) {
+        Some(flag) => Failure::usage(format!("unknown flag --{name}; did you mean --{flag}?")),
+        None => Failure::usage(format!("unknown flag --{name}{}", see(tool))),
     }
+}
+
+/// A letter that is no flag: of the other case, or the beginning of a long flag behind one dash.
+fn unknown_short(tool: &Tool, letter: char, words: &[OsString]) -> Failure {
+    let other_case = |flag: &&Flag| flag.short.is_some_and(|short| short.eq_ignore_ascii_case(&letter));
+    let behind_one_dash = |flag: &&Flag| words.iter().any(|word| word.to_str() == Some(&format!("-{}", flag.long)));
+    let meant = if let Some(flag) = tool.all_flags().find(behind_one_dash) {
+        format!("; did you mean --{}?", flag.long)
+    } else if let Some(short) = tool.all_flags().find(other_case).and_then(|flag| flag.short) {
+        format!("; did you mean -{short}?")
+    } else {
+        see(tool)
+    };
+    Failure::usage(format!("unknown flag -{letter}{meant}"))
+}
+
+/// A value of a known set; an empty set takes anything.
+fn one_of(what: &str, value: &OsString, choices: &[&'static str]) -> Failures<()> {
+    let word = value.to_string_lossy();
+    if choices.is_empty() || choices.contains(&word.as_ref()) {
+        return Ok(());
+    }
+    let meant =
+        nearest(&word, choices.iter().copied()).map_or(String::new(), |choice| format!("; did you mean {choice}?"));
+    Err(Failure::usage(format!("{what} is {word:?}, it must be one of {}{meant}", choices.join(", "))))
+}
+
+/// The name that a misspelt one is nearest to. Half of the letters wrong is no misspelling.
+pub fn nearest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, name) = names.into_iter().map(|name| (distance(wrong, name), name)).min()?;
+    (distance <= 1 + wrong.chars().count() / 3).then_some(name)
 }
 
 /// Edit distance with swaps of neighbours (optimal string alignment).
@@ -178,8 +212,14 @@ mod tests {
         about: "",
         reads: "",
         writes: "",
-        flags: &[STORE, FROM, SEED, Flag::switch("from-boot", "")],
-        positional: Some(Positional { name: "FILE", help: "", min: 0, max: 1 }),
+        flags: &[
+            STORE,
+            FROM,
+            SEED,
+            Flag::switch("from-boot", ""),
+            Flag::many("only", "WHAT", "").choices(&["boot", "raft"]),
+        ],
+        positional: Some(Positional { name: "COMMAND", help: "", min: 0, max: 1, choices: &["file", "verify"] }),
         exit_codes: &[],
         examples: [("", ""), ("", "")],
     };
@@ -215,9 +255,15 @@ mod tests {
         for (arguments, part) in [
             (vec!["--seed"], "seed"),
             (vec!["--seed", "1", "--seed", "2"], "twice"),
-            (vec!["a", "b"], "unexpected argument \"b\""),
+            (vec!["file", "b"], "unexpected argument \"b\""),
             (vec!["--from-boot=yes"], "from-boot"),
-            (vec!["-z"], "unknown flag -z"),
+            (vec!["-z"], "unknown flag -z; see chaos-test --help"),
+            (vec!["-v"], "unknown flag -v; did you mean -V?"),
+            (vec!["-seed", "7"], "unknown flag -s; did you mean --seed?"),
+            (vec!["verfiy"], "COMMAND is \"verfiy\", it must be one of file, verify; did you mean verify?"),
+            (vec!["--only", "rat"], "--only is \"rat\", it must be one of boot, raft; did you mean raft?"),
+            (vec!["--only", "boot", "--only", "x"], "must be one of boot, raft"),
+            (vec!["--generate", "man-page"], "complete-bash"),
         ] {
             let failure = parse(&arguments).unwrap_err();
             assert!(failure.message.contains(part), "{arguments:?}: {}", failure.message);

@@ -5,7 +5,10 @@ use std::io::{IsTerminal, Write, stderr};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use chaoscontrol_artifact::escape;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::colour::wanted;
 
 /// How often a plain line is written.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
@@ -14,6 +17,7 @@ const PLAIN_EVERY: Duration = Duration::from_secs(10);
 pub struct Progress {
     tool: &'static str,
     kind: Kind,
+    colour: bool,
 }
 
 enum Kind {
@@ -33,7 +37,7 @@ impl Progress {
         } else {
             Kind::Plain(Mutex::new(Instant::now()))
         };
-        Self { tool, kind }
+        Self { tool, kind, colour: wanted(stderr().is_terminal()) }
     }
 
     /// `done` of `total` (0 where unknown) of something, with a note.
@@ -41,20 +45,19 @@ impl Progress {
         match &self.kind {
             Kind::Quiet => {}
             Kind::Bar(bar) => {
-                let template =
-                    if total == 0 { "{prefix}: {pos} {msg}" } else { "{prefix}: {wide_bar} {pos}/{len} {msg}" };
+                let template = match (total, self.colour) {
+                    (0, _) => "{prefix}: {pos} {msg}",
+                    (_, true) => "{prefix}: {wide_bar:.cyan} {pos}/{len} {msg}",
+                    (_, false) => "{prefix}: {wide_bar} {pos}/{len} {msg}",
+                };
                 let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-                bar.set_style(if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
-                    style.progress_chars("#>-")
-                } else {
-                    style
-                });
+                bar.set_style(style.progress_chars("#>-"));
                 bar.set_prefix(self.tool);
                 if total > 0 {
                     bar.set_length(total);
                 }
                 bar.set_position(done);
-                bar.set_message(note.to_owned());
+                bar.set_message(escape::controls(note));
             }
             Kind::Plain(last) => {
                 let mut last = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -76,9 +79,20 @@ impl Progress {
         }
     }
 
+    /// Text for people that stays as it is, without the tool's name. It was escaped where it came from others.
+    pub fn show(&self, text: &str) {
+        let show = || {
+            let _ = writeln!(stderr(), "{}", escape::controls(text));
+        };
+        match &self.kind {
+            Kind::Bar(bar) => bar.suspend(show),
+            Kind::Plain(_) | Kind::Quiet => show(),
+        }
+    }
+
     /// That it cannot be written is no reason to fail.
     fn line(&self, line: &str) {
-        let _ = writeln!(stderr(), "{}: {line}", self.tool);
+        let _ = writeln!(stderr(), "{}: {}", self.tool, escape::controls(line));
     }
 
     /// Takes the bar away.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! The shape of every tool: arguments, one call, output, exit code.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::process::ExitCode as ProcessCode;
@@ -9,7 +9,9 @@ use std::process::ExitCode as ProcessCode;
 use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_artifact::schema::ToolIdentity;
 
+use crate::colour::{complain, wanted};
 use crate::failure::{Failure, Failures};
+use crate::generate::generate;
 use crate::help::help;
 use crate::parse::Arguments;
 use crate::progress::Progress;
@@ -61,48 +63,50 @@ pub fn identity(tool: &Tool) -> ToolIdentity {
 
 /// Runs a tool: parse, call, write, exit code. A panic is an internal error.
 pub fn tool_main(tool: &'static Tool, run: impl FnOnce(&Context) -> Failures<Output>) -> ProcessCode {
-    prepare_signals();
-    // Whatever a panic leaves half done, the process ends right after.
-    let result = panic::catch_unwind(AssertUnwindSafe(|| {
-        let arguments = Arguments::parse(tool, std::env::args_os().skip(1), |name| std::env::var_os(name))?;
-        if arguments.is_set("help") {
-            return Ok(Output::new(help(tool).into_bytes()));
-        }
-        if arguments.is_set("version") {
-            let identity = identity(tool);
-            let text = format!("{} {} (source {})\n", identity.name, identity.version, identity.source);
-            return Ok(Output::new(text.into_bytes()));
-        }
-        let progress = Progress::new(tool.name, arguments.is_set("quiet"));
-        let context = Context { tool, arguments, progress };
-        let output = run(&context);
-        context.progress.finish();
-        output
-    }));
-    let output = match result {
-        Ok(Ok(output)) => output,
-        Ok(Err(failure)) => {
-            talk(tool, &failure.message);
-            return ProcessCode::from(failure.code.number());
-        }
-        // The panic's message is on stderr already.
-        Err(_) => return ProcessCode::from(ExitCode::Internal.number()),
-    };
-    if let Some(note) = &output.note {
-        talk(tool, note);
-    }
-    match write_out(&output.bytes) {
-        Ok(()) => ProcessCode::from(output.code.number()),
-        Err(failure) => {
-            talk(tool, &failure.message);
-            ProcessCode::from(failure.code.number())
-        }
-    }
+    run_tool(tool, run, Err)
 }
 
-/// One line on stderr. That it cannot be written is no reason to fail.
-fn talk(tool: &Tool, line: &str) {
-    let _ = writeln!(io::stderr(), "{}: {line}", tool.name);
+/// As [`tool_main`]; `failed` may make data of a failure, whether in the arguments, in `run` or by a panic.
+pub(crate) fn run_tool(
+    tool: &'static Tool,
+    run: impl FnOnce(&Context) -> Failures<Output>,
+    failed: impl FnOnce(Failure) -> Failures<Output>,
+) -> ProcessCode {
+    prepare_signals();
+    // Whatever a panic leaves half done, the process ends right after.
+    let result = panic::catch_unwind(AssertUnwindSafe(|| parse_and_run(tool, run)));
+    let internal = |_| Err(Failure::new(ExitCode::Internal, "internal error: a panic, see above"));
+    let (code, note) = match result.unwrap_or_else(internal).or_else(failed) {
+        Ok(output) => match write_out(&output.bytes) {
+            Ok(()) => (output.code, output.note),
+            Err(failure) => (failure.code, Some(failure.message)),
+        },
+        Err(failure) => (failure.code, Some(failure.message)),
+    };
+    if let Some(note) = note.filter(|note| !note.is_empty()) {
+        complain(tool, &note);
+    }
+    ProcessCode::from(code.number())
+}
+
+fn parse_and_run(tool: &'static Tool, run: impl FnOnce(&Context) -> Failures<Output>) -> Failures<Output> {
+    let arguments = Arguments::parse(tool, std::env::args_os().skip(1), |name| std::env::var_os(name))?;
+    if arguments.is_set("help") {
+        return Ok(Output::new(help(tool, wanted(io::stdout().is_terminal())).into_bytes()));
+    }
+    if arguments.is_set("version") {
+        let identity = identity(tool);
+        let text = format!("{} {} (source {})\n", identity.name, identity.version, identity.source);
+        return Ok(Output::new(text.into_bytes()));
+    }
+    if let Some(what) = arguments.text("generate")? {
+        return Ok(Output::new(generate(tool, &what).into_bytes()));
+    }
+    let progress = Progress::new(tool.name, arguments.is_set("quiet"));
+    let context = Context { tool, arguments, progress };
+    let output = run(&context);
+    context.progress.finish();
+    output
 }
 
 /// A file that may not grow further is an error of the write, not the end of the process.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! The shape of every stage: a descriptor in, one thing done, a descriptor out.
 
+use std::fs::File;
 use std::io::{IsTerminal, stdin, stdout};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode as ProcessCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -11,7 +12,7 @@ use chaoscontrol_artifact::schema::{Descriptor, Environment, ErrorDescriptor, Ha
 use chaoscontrol_artifact::{Digest, ExitCode, MediaType, ObjectRef, StageResult, Store, U64, document};
 
 use crate::failure::{Failure, FailureExt, Failures};
-use crate::run::{Context, Output, identity, read_input, tool_main};
+use crate::run::{Context, Output, identity, read_input, run_tool};
 use crate::table::Tool;
 
 /// A stage at work.
@@ -74,14 +75,10 @@ pub fn stores_read(context: &Context) -> Failures<Store> {
 pub type Work = fn(&Stage) -> Failures<StageResult>;
 
 /// Runs a stage: reads the descriptor (tools with `--in`), does `work`, publishes and writes the descriptor. A failure of
-/// this stage becomes an error descriptor; one of an earlier stage is passed on as it is, silently, with its code.
+/// this stage, wrong usage and panics included, becomes an error descriptor; one of an earlier stage is passed on as it is,
+/// silently, with its code.
 pub fn stage_main(tool: &'static Tool, work: Work) -> ProcessCode {
-    tool_main(tool, move |context| {
-        // Caught here too, so that the stages behind a pipe hear of it.
-        let ran = catch_unwind(AssertUnwindSafe(|| run_stage(context, work)));
-        let internal = |_| Err(Failure::new(ExitCode::Internal, "internal error: a panic, see above"));
-        ran.unwrap_or_else(internal).or_else(|failure| fail(context, failure))
-    })
+    run_tool(tool, move |context| run_stage(context, work), |failure| fail(tool, failure))
 }
 
 fn run_stage(context: &Context, work: Work) -> Failures<Output> {
@@ -89,7 +86,7 @@ fn run_stage(context: &Context, work: Work) -> Failures<Output> {
     let reads = context.tool.flags.iter().any(|flag| flag.long == "in");
     let handoff = if reads { Some(read_descriptor(context)?) } else { None };
     let descriptor = match handoff {
-        Some(Handoff::Error(error)) => return pass_on(&error),
+        Some(Handoff::Error(error)) => return pass_on(context, &error),
         Some(Handoff::Descriptor(descriptor)) => Some(*descriptor),
         None => None,
     };
@@ -139,6 +136,7 @@ fn publish(stage: &Stage, result: StageResult, started: (SystemTime, Instant)) -
     Ok(Output { bytes, code: result.code, note: result.note })
 }
 
+/// What the stage before wrote, at `--in` or on stdin.
 fn read_descriptor(context: &Context) -> Failures<Handoff> {
     let path = context.arguments.path("in").unwrap_or_else(|| PathBuf::from("-"));
     let is_stdin = path.as_os_str() == "-";
@@ -167,34 +165,68 @@ pub fn descriptors_given(stage: &Stage) -> Failures<Vec<(Descriptor, ObjectRef)>
                 given.push((*descriptor, reference));
             }
             Handoff::Error(error) => {
-                let code = ExitCode::from_number(error.exit_code).unwrap_or(ExitCode::Internal);
-                return Err(Failure::new(code, format!("{name}: stage {} failed: {}", error.stage, error.message)));
+                let what = format!("{name}: stage {} failed: {}", error.stage, error.message);
+                return Err(Failure::new(code_of(&error), what));
             }
         }
     }
     Ok(given)
 }
 
-/// An earlier stage failed and said so: nothing to add.
-fn pass_on(error: &ErrorDescriptor) -> Failures<Output> {
+/// For tools that are no stage: the descriptor at `--in` or on stdin. An error descriptor ends the tool with its code, as it
+/// would end a stage.
+pub fn descriptor_before(context: &Context) -> Failures<Descriptor> {
+    match read_descriptor(context)? {
+        Handoff::Descriptor(descriptor) => Ok(*descriptor),
+        Handoff::Error(error) => Err(Failure::new(code_of(&error), said_again(context, &error).unwrap_or_default())),
+    }
+}
+
+/// An earlier stage failed and said so: nothing to add, unless nobody can have heard it.
+fn pass_on(context: &Context, error: &ErrorDescriptor) -> Failures<Output> {
+    let mut output = error_output(error)?;
+    output.note = said_again(context, error);
+    Ok(output)
+}
+
+/// The message of an earlier stage's failure, if it was kept in a file: through a pipe it was said a moment ago.
+fn said_again(context: &Context, error: &ErrorDescriptor) -> Option<String> {
+    let path = context.arguments.path("in").filter(|path| path.as_os_str() != "-");
+    let name = match path {
+        Some(path) => path.display().to_string(),
+        None if is_file(&stdin()) => "stdin".to_owned(),
+        None => return None,
+    };
+    Some(format!("{name}: stage {} failed: {}", error.stage, error.message))
+}
+
+fn is_file(stream: &impl AsFd) -> bool {
+    let owned = stream.as_fd().try_clone_to_owned();
+    owned.map(File::from).and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.is_file())
+}
+
+fn code_of(error: &ErrorDescriptor) -> ExitCode {
+    ExitCode::from_number(error.exit_code).unwrap_or(ExitCode::Internal)
+}
+
+fn error_output(error: &ErrorDescriptor) -> Failures<Output> {
     let mut bytes = document::encode(error)?;
     bytes.push(b'\n');
-    let code = ExitCode::from_number(error.exit_code).unwrap_or(ExitCode::Internal);
-    Ok(Output { bytes, code, note: None })
+    Ok(Output { bytes, code: code_of(error), note: None })
 }
 
 /// Says what went wrong on stderr and, for the stages behind a pipe, on stdout.
-fn fail(context: &Context, failure: Failure) -> Failures<Output> {
+fn fail(tool: &Tool, failure: Failure) -> Failures<Output> {
     if stdout().is_terminal() {
         return Err(failure);
     }
     let error = ErrorDescriptor {
-        stage: context.tool.stage.to_owned(),
-        tool: identity(context.tool),
+        stage: tool.stage.to_owned(),
+        tool: identity(tool),
         exit_code: failure.code.number(),
         message: failure.message.clone(),
     };
-    let mut output = pass_on(&error)?;
+    let mut output = error_output(&error)?;
     output.note = Some(failure.message);
     Ok(output)
 }

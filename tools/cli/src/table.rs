@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! The flag table: one value a tool, from which come the parser, the help and every other rendering.
+//! The flag table: one value a tool, from which come the parser, the help, the man page and the completions.
 
 use chaoscontrol_artifact::ExitCode;
 
@@ -27,14 +27,46 @@ pub struct Flag {
     pub default: Option<&'static str>,
     /// Environment variable that is read without it.
     pub environment: Option<&'static str>,
+    /// The values there are; empty where they are no known set.
+    pub choices: &'static [&'static str],
     /// One sentence.
     pub help: &'static str,
+}
+
+/// What a shell may complete a value with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Completes {
+    /// Nothing that a shell knows: a number, a text.
+    Nothing,
+    /// Files.
+    Files,
+    /// Folders.
+    Folders,
+    /// Programs on PATH.
+    Programs,
+    /// One of these.
+    Choices(&'static [&'static str]),
+}
+
+impl Completes {
+    /// By the name of a value, whose first part says what it is (`SRC:DEST` is a source file first).
+    fn of(name: &str, choices: &'static [&'static str]) -> Self {
+        if !choices.is_empty() {
+            return Self::Choices(choices);
+        }
+        match name.split([':', '[']).next().unwrap_or_default() {
+            "FILE" | "SRC" | "ARTIFACT" | "RECEIPT" | "DESCRIPTOR" => Self::Files,
+            "DIR" => Self::Folders,
+            "PROGRAM" => Self::Programs,
+            _ => Self::Nothing,
+        }
+    }
 }
 
 impl Flag {
     /// A switch.
     pub const fn switch(long: &'static str, help: &'static str) -> Self {
-        Self { long, short: None, value: Value::None, default: None, environment: None, help }
+        Self { long, short: None, value: Value::None, default: None, environment: None, choices: &[], help }
     }
 
     /// A flag with one value.
@@ -61,6 +93,42 @@ impl Flag {
     pub const fn environment(self, name: &'static str) -> Self {
         Self { environment: Some(name), ..self }
     }
+
+    /// With the values there are: any other is refused, and a near miss is answered with the nearest.
+    pub const fn choices(self, choices: &'static [&'static str]) -> Self {
+        Self { choices, ..self }
+    }
+
+    /// The name of its value, unless it is a switch.
+    pub(crate) fn value_name(&self) -> Option<&'static str> {
+        match self.value {
+            Value::None => None,
+            Value::One(name) | Value::Many(name) => Some(name),
+        }
+    }
+
+    /// What its value is completed with.
+    pub(crate) fn completes(&self) -> Completes {
+        Completes::of(self.value_name().unwrap_or_default(), self.choices)
+    }
+
+    /// Its help with what holds without it, for every rendering.
+    pub(crate) fn help_text(&self) -> String {
+        let mut text = self.help.to_owned();
+        if matches!(self.value, Value::Many(_)) {
+            text.push_str("; may be repeated");
+        }
+        if !self.choices.is_empty() {
+            text.push_str(&format!(": {}", self.choices.join(", ")));
+        }
+        let environment = self.environment.map(|name| format!("env {name}"));
+        let default = self.default.map(|text| format!("default {text}"));
+        let notes: Vec<String> = environment.into_iter().chain(default).collect();
+        if !notes.is_empty() {
+            text.push_str(&format!(" [{}]", notes.join(", ")));
+        }
+        text
+    }
 }
 
 /// Arguments without a flag.
@@ -74,6 +142,21 @@ pub struct Positional {
     pub min: usize,
     /// How many at most.
     pub max: usize,
+    /// What the first may be, where that is a known set (commands); empty: anything.
+    pub choices: &'static [&'static str],
+}
+
+impl Positional {
+    /// As in a usage line: `[NAME...]`.
+    pub(crate) fn usage(&self) -> String {
+        let dots = if self.max > 1 { "..." } else { "" };
+        if self.min == 0 { format!("[{}{dots}]", self.name) } else { format!("{}{dots}", self.name) }
+    }
+
+    /// What the first is completed with.
+    pub(crate) fn completes(&self) -> Completes {
+        Completes::of(self.name, self.choices)
+    }
 }
 
 /// One tool.
@@ -91,20 +174,26 @@ pub struct Tool {
     pub reads: &'static str,
     /// What it writes.
     pub writes: &'static str,
-    /// Its flags; `--help`, `--version` and `--quiet` are added to all.
+    /// Its flags; `--help`, `--version`, `--generate` and `--quiet` are added to all.
     pub flags: &'static [Flag],
     /// Arguments without a flag.
     pub positional: Option<Positional>,
     /// Exit codes besides 0, 1 and 2.
     pub exit_codes: &'static [ExitCode],
-    /// Two examples that can be pasted, with a sentence each.
+    /// Two examples that can be pasted: a few words about each, then the command.
     pub examples: [(&'static str, &'static str); 2],
 }
 
 /// `--help`.
 pub const HELP: Flag = Flag::switch("help", "Print this help").short('h');
 /// `--version`.
-pub const VERSION: Flag = Flag::switch("version", "Print version and source digest").short('V');
+pub const VERSION: Flag =
+    Flag::switch("version", "Print the version and the digest of the sources it was built from").short('V');
+/// `--generate`.
+pub const GENERATE: Flag =
+    Flag::one("generate", "WHAT", "Write the manual page or a shell's completions, and end").choices(&GENERATED);
+/// What `--generate` writes.
+pub(crate) const GENERATED: [&str; 4] = ["man", "complete-bash", "complete-zsh", "complete-fish"];
 /// `--quiet`.
 pub const QUIET: Flag = Flag::switch("quiet", "No progress on stderr").short('q');
 /// `--store`.
@@ -124,7 +213,7 @@ pub const JOBS: Flag = Flag::one("jobs", "N", "Branches run at once; changes no 
 pub const BUG: Flag = Flag::one("bug", "N", "Only bug number N, counted from 1").default("all bugs");
 
 /// Flags that every tool has.
-pub(crate) const COMMON: &[Flag] = &[QUIET, HELP, VERSION];
+pub(crate) const COMMON: &[Flag] = &[QUIET, HELP, VERSION, GENERATE];
 
 impl Tool {
     /// Its own flags and the common ones.

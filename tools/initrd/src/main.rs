@@ -27,10 +27,10 @@ const TOOL: Tool = Tool {
     positional: None,
     exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks],
     examples: [
-        ("chaos-initrd --init chaos-init --workload my-node -o my-node.cpio", "A guest that runs my-node"),
+        ("A guest that runs my-node", "chaos-initrd --init chaos-init --workload my-node -o my-node.cpio"),
         (
-            "chaos-initrd --init chaos-init --workload my-node --add node.toml:/etc/node.toml:0644 -o my-node.cpio",
             "The same with a configuration file",
+            "chaos-initrd --init chaos-init --workload my-node --add node.toml:/etc/node.toml:0644 -o my-node.cpio",
         ),
     ],
 };

@@ -22,7 +22,13 @@ static TOOL: Tool = Tool {
     reads: "The descriptor of chaos-verdict and all objects of its chain; with --check a receipt.",
     writes: "On stdout: the receipt, which is a descriptor; with --check one line.",
     flags: &[Flag::switch("check", "Check the receipt in RECEIPT, --in or stdin"), INPUT, STORE, FROM],
-    positional: Some(Positional { name: "RECEIPT", help: "Receipt to check; only with --check", min: 0, max: 1 }),
+    positional: Some(Positional {
+        name: "RECEIPT",
+        help: "Receipt to check; only with --check",
+        min: 0,
+        max: 1,
+        choices: &[],
+    }),
     exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::RequirementFailed],
     examples: [
         ("At the end of a pipeline", "chaos-verdict < reproduced.json | chaos-receipt > receipt.json"),

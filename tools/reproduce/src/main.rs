@@ -51,8 +51,8 @@ fn work(stage: &Stage) -> Failures<StageResult> {
     let (result, consoles) = reproduce_bugs(stage.store, stage.before()?, &options, &talk)?;
     for (bug, serial) in consoles {
         for (vm, text) in serial.iter().enumerate() {
-            progress.say(&format!("bug {}, console of vm {vm}:", bug.digest.short()));
-            eprintln!("{}", escape::terminal_lines(&String::from_utf8_lossy(text)));
+            let text = escape::terminal_lines(&String::from_utf8_lossy(text));
+            progress.show(&format!("bug {}, console of vm {vm}:\n{text}", bug.digest.short()));
         }
     }
     Ok(result)

@@ -9,6 +9,9 @@ use chaoscontrol_artifact::store::Roots;
 use chaoscontrol_artifact::{Digest, ExitCode, Store};
 use chaoscontrol_cli::{Context, FROM, Failure, Failures, Flag, Output, Positional, STORE, Tool, tool_main};
 
+/// What it can do.
+const COMMANDS: [&str; 3] = ["ls", "verify", "gc"];
+
 static TOOL: Tool = Tool {
     name: "chaos-store",
     stage: "store",
@@ -25,7 +28,7 @@ static TOOL: Tool = Tool {
         STORE,
         FROM,
     ],
-    positional: Some(Positional { name: "ls|verify|gc", help: "What to do", min: 1, max: 1 }),
+    positional: Some(Positional { name: "ls|verify|gc", help: "What to do", min: 1, max: 1, choices: &COMMANDS }),
     exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks],
     examples: [
         ("What is in it", "chaos-store ls --store .chaos"),
@@ -41,7 +44,7 @@ fn main() -> ProcessCode {
             "ls" => list(&root),
             "verify" => verify(context, &root),
             "gc" => collect(context, &root),
-            other => Err(Failure::usage(format!("unknown command {other:?}; there are ls, verify and gc"))),
+            other => unreachable!("{other:?} is none of {COMMANDS:?}"),
         }
     })
 }
@@ -69,7 +72,12 @@ fn verify(context: &Context, root: &PathBuf) -> Failures<Output> {
             removed.map_err(|error| Failure::input(format!("deleting {}: {error}", path.display())))?;
         }
     }
-    let note = Some(format!("{} damaged", verified.damaged.len()));
+    let damaged = verified.damaged.len();
+    let note = Some(if context.arguments.is_set("remove-damaged") {
+        format!("{damaged} damaged and deleted; run the stages that wrote them again (a snapshot: boot again)")
+    } else {
+        format!("{damaged} damaged; --remove-damaged deletes them, so that stages write them again")
+    });
     Ok(Output { bytes: summary.into_bytes(), code: ExitCode::BadInput, note })
 }
 

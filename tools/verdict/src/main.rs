@@ -19,7 +19,7 @@ static TOOL: Tool = Tool {
             replay_error.",
     reads: "The descriptor of chaos-reproduce, or of an earlier stage; the objects it names.",
     writes: "Objects: the verdict. On stdout: a descriptor.",
-    flags: &[Flag::one("require", "CLASS", "The class that must hold"), INPUT, STORE, FROM],
+    flags: &[Flag::one("require", "CLASS", "The class that must hold").choices(Class::NAMES), INPUT, STORE, FROM],
     positional: None,
     exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::RequirementFailed],
     examples: [

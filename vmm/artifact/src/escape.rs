@@ -24,6 +24,19 @@ pub fn terminal_lines(text: &str) -> String {
     lines.join("\n")
 }
 
+/// Text of our own that may quote others': line ends and backslashes stay as they are, other control characters do not.
+pub fn controls(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c != '\n' && (c.is_control() || is_bidi(c)) {
+            out.push_str(&format!("\\u{{{:x}}}", u32::from(c)));
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
 fn is_bidi(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
 }
@@ -37,6 +50,8 @@ mod tests {
         let all: String = (0..0x3000u32).filter_map(char::from_u32).collect();
         assert!(!terminal(&all).chars().any(|c| c.is_control() || is_bidi(c)));
         assert_eq!(terminal("a\x1b[2J\\\u{9b}é"), "a\\u{1b}[2J\\\\\\u{9b}é");
+        assert_eq!(controls(&terminal("a\x1b\\")), "a\\u{1b}\\\\", "what is safe stays as it is");
+        assert_eq!(controls("one\n\x1b[2Jtwo\\\u{202e}"), "one\n\\u{1b}[2Jtwo\\\\u{202e}");
         assert_eq!(terminal_lines("one\r\n\x07two"), "one\n\\u{7}two");
     }
 }

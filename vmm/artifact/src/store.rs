@@ -74,7 +74,11 @@ pub enum StoreError {
         digest: Digest,
     },
     /// The bytes are not those that the name promises.
-    #[error("{}: damaged: {what}; delete it and run the stage that wrote it again", path.display())]
+    #[error(
+        "{}: damaged: {what}; delete it with `chaos-store verify --remove-damaged` and run the stage that wrote it again \
+         (a snapshot: boot again)",
+        path.display()
+    )]
     Damaged {
         /// The file.
         path: PathBuf,

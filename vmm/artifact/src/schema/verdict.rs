@@ -16,6 +16,9 @@ macro_rules! names {
             /// Every value.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
+            /// Every name, in the same order.
+            pub const NAMES: &'static [&'static str] = &[$($name,)+];
+
             /// Its stable name.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
