@@ -20,7 +20,8 @@
 //! | 0x8000 | 32 KiB | guest | ring |
 //!
 //! Taking over a slot (free, or its owner is dead, or its owner was this very process before an `exec`): swap the owner,
-//! ring the doorbell so that the host collects what the last owner left, zero the counters, bump the generation, write
+//! ring the doorbell twice so that the host collects what the last owner left (a ring for an empty slot makes it read the
+//! counters before the guest goes on), zero the counters, bump the generation, write
 //! [`crate::Record::ProcessStart`] and ring again. Head and tail go on from where they were.
 
 /// First word of the window: "CHAOSWIN" read as a little-endian number.

@@ -121,6 +121,9 @@ impl Slot {
 
     /// Hands what the last owner left to the host, then introduces this process and its catalog.
     pub(crate) fn start(&self, pid: u32, name: &str, catalog: &Catalog, buffer: &mut Buffer) -> Result<(), SdkError> {
+        // The first ring may find a random request that nobody waits for any more, and answer it. The second finds the ring
+        // empty, which makes the host take over the counters.
+        self.ring();
         self.ring();
         let last_sites = (self.word(SLOT_SITES).load(Ordering::Relaxed) as usize).min(SITES_MAX);
         for word in 0..(last_sites * 2) as u32 {

@@ -393,7 +393,11 @@ impl<N: Node> Cluster<N> {
                     vm.node.skip_to(deadline);
                     return Ok(VmEnd::Idle { next_event_guest_ns });
                 }
-                NodeStop::Doorbell => self.hear(index),
+                NodeStop::Doorbell => {
+                    self.hear(index);
+                    // A process that takes over a dead one's slot rings before it zeroes the counters.
+                    self.collect_vm(index);
+                }
                 NodeStop::RestartPoint => self.take_restart_point(index),
                 NodeStop::Panic(hint) => return Ok(self.guest_ended(index, Some(ViolationKind::GuestPanic { hint }))),
                 NodeStop::PowerOff => {

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A ring of the doorbell drains one slot before the guest goes on; the machine's owner drains all slots at each barrier with
-//! [`SdkWindow::drain_all`] and takes what came with [`SdkWindow::take_messages`]. The guest may write anything into the
+//! [`SdkWindow::drain_all`] and takes what came with [`SdkWindow::take_messages`]. A ring for a slot that holds no record asks
+//! the owner to take over the slot's counters: a process does so before it zeroes those of a dead one. The guest may write anything into the
 //! window: the protocol's strict decoder answers malformed records with an error, which becomes a [`Body::Refused`] message and
 //! a count, and nothing of such a record is used.
 //!
@@ -225,11 +226,12 @@ impl SdkWindow {
         }
     }
 
-    /// Reads one slot; true when it held more than random requests.
+    /// Reads one slot; true when the machine's owner should look before the guest goes on: it held more than random requests,
+    /// or nothing at all.
     fn drain(&mut self, slot: u32, memory: &GuestMemory, now: GuestNs) -> bool {
         let mut window = Window(memory);
         if !host::has_records(&window, slot) {
-            return false;
+            return true;
         }
         let mut requests = Vec::new();
         let mut reports = false;
