@@ -25,8 +25,12 @@ pub const BUGS: Flag = Flag::one("stop-after-bugs", "N", "Stop once N distinct b
 pub const TIME: Flag =
     Flag::one("time-limit-s", "N", "Stop after N seconds and leave a corpus to go on from; changes where, not what");
 /// `--schedule`.
-pub const SCHEDULE: Flag =
-    Flag::one("schedule", "FILE", "Schedule of the next branch, written by hand; others grow from it");
+pub const SCHEDULE: Flag = Flag::one(
+    "schedule",
+    "FILE",
+    "Faults that every branch has, written by hand: the next branch has just these, later ones get more on top",
+)
+.default("that of the round before, else none");
 
 /// `--shard`.
 pub const SHARD: Flag = Flag::one(
@@ -71,5 +75,12 @@ pub fn run(stage: &Stage, rounds: u64) -> Failures<StageResult> {
     let go_on = || limit.is_none_or(|limit| started.elapsed() < limit);
     let progress = &stage.context.progress;
     let talk = |done: u64, total: u64, note: &str| progress.at(done, total, note);
-    Ok(explore(stage.store, stage.before()?, &options, &go_on, &talk)?)
+    let (result, total) = explore(stage.store, stage.before()?, &options, &go_on, &talk)?;
+    let found = match total.bugs {
+        0 => "no bug found; more branches go on from this descriptor".to_owned(),
+        1 => "1 bug found".to_owned(),
+        bugs => format!("{bugs} bugs found"),
+    };
+    progress.say(&format!("{} branches, {} edges: {found}", total.branches.0, total.edges));
+    Ok(result)
 }

@@ -14,7 +14,7 @@ use chaoscontrol_artifact::schema::{
     Violation,
 };
 use chaoscontrol_artifact::{ObjectRef, U64};
-use chaoscontrol_fault::{FaultKind, Planner, Schedule, Shape, StageCounts, Stream};
+use chaoscontrol_fault::{FaultEvent, FaultKind, MAX_EVENTS, Planner, Schedule, Shape, StageCounts, Stream};
 
 use crate::coverage::{Coverage, Novelty};
 use crate::subject::{Plan, Ran};
@@ -59,6 +59,8 @@ pub struct Merged {
 #[derive(Clone, Debug)]
 pub struct Campaign {
     settings: Settings,
+    /// Faults that every branch has, whatever else is planned for it.
+    base: Schedule,
     planner: Planner,
     coverage: Coverage,
     entries: Vec<CorpusEntry>,
@@ -74,11 +76,13 @@ const NOTHING: RoundSummary =
     RoundSummary { branches: U64(0), edges: 0, entries: 0, bugs: 0, instructions: U64(0), cluster_ns: U64(0) };
 
 impl Campaign {
-    /// A new campaign. Its first branch is `given`, or has no fault at all: what fails then needs no fault.
+    /// A new campaign. Every branch has the faults of `given`, and the first has no others: without any, what fails in it needs
+    /// no fault.
     pub fn new(settings: Settings, given: Option<Schedule>) -> Self {
         let planner = Planner::new(settings.shape.clone());
         let mut campaign = Self {
             settings,
+            base: given.clone().unwrap_or_default(),
             planner,
             coverage: Coverage::default(),
             entries: Vec::new(),
@@ -90,23 +94,24 @@ impl Campaign {
             rounds: Vec::new(),
         };
         campaign.fill();
-        let origin = if given.is_some() { Origin::Given } else { Origin::Empty };
-        campaign.planned[0].origin = origin;
-        campaign.planned[0].schedule = given.unwrap_or_default();
+        campaign.planned[0].origin = if given.is_some() { Origin::Given } else { Origin::Empty };
+        campaign.planned[0].schedule = campaign.base.clone();
         campaign
     }
 
-    /// The campaign that a corpus stores. Other settings begin a new campaign on top of it: its entries and its map stay,
-    /// the branches that were planned are planned again. `given` replaces the next branch's schedule.
+    /// The campaign that a corpus stores. Other settings, or faults of every branch that the corpus was not planned with
+    /// (`base_is_new`), begin a new campaign on top of it: its entries and its map stay, the branches that were planned are
+    /// planned again, and the next one has just the faults of `base` if they are new.
     pub fn resume(
         corpus: Corpus,
         coverage: Coverage,
         assertions: Assertions,
         known: BTreeSet<BugIdentity>,
         settings: Settings,
-        given: Option<Schedule>,
+        (base, base_is_new): (Schedule, bool),
     ) -> Self {
-        let same = corpus.seed.0 == settings.seed
+        let same = !base_is_new
+            && corpus.seed.0 == settings.seed
             && corpus.window == settings.window
             && corpus.horizon_ns.0 == settings.shape.horizon_ns;
         let counts = |counts: &FaultCounts| StageCounts {
@@ -122,6 +127,7 @@ impl Campaign {
         let mut campaign = Self {
             planner: Planner::new(settings.shape.clone()),
             settings,
+            base,
             coverage,
             entries: corpus.entries,
             planned: if same { corpus.planned.into() } else { VecDeque::new() },
@@ -132,10 +138,10 @@ impl Campaign {
             rounds: corpus.rounds,
         };
         campaign.fill();
-        if let Some(schedule) = given {
+        if base_is_new {
             campaign.planned[0].origin = Origin::Given;
             campaign.planned[0].parent = None;
-            campaign.planned[0].schedule = schedule;
+            campaign.planned[0].schedule = campaign.base.clone();
         }
         campaign
     }
@@ -271,12 +277,27 @@ impl Campaign {
     fn fill(&mut self) {
         while self.planned.len() < self.settings.window as usize {
             let index = self.total.branches.0 + self.planned.len() as u64;
-            let branch = self.draw(index);
+            let mut branch = self.draw(index);
+            branch.schedule = self.with_base(&branch.schedule);
             self.planned.push_back(branch);
         }
     }
 
-    /// Plans one branch from what is merged.
+    /// A schedule with the faults that every branch has. What does not fit beside them is left out.
+    fn with_base(&self, schedule: &Schedule) -> Schedule {
+        let mut events = self.base.events().to_vec();
+        let room = MAX_EVENTS - events.len();
+        events.extend(schedule.events().iter().take(room));
+        Schedule::new(events).expect("no more events than fit")
+    }
+
+    /// What a branch has beside those faults, which planning must not change.
+    fn without_base(&self, schedule: &Schedule) -> Schedule {
+        let own = |event: &&FaultEvent| !self.base.events().contains(event);
+        Schedule::new(schedule.events().iter().filter(own).copied().collect()).expect("no more events than before")
+    }
+
+    /// Plans one branch, but for the faults that every branch has, from what is merged.
     fn draw(&self, index: u64) -> PlannedBranch {
         let mut stream = Stream::named(self.settings.seed, "explore plan", index);
         let fresh = U64(stream.next_u64());
@@ -292,11 +313,12 @@ impl Campaign {
             return random(&mut stream);
         };
         let other = self.pick(&mut stream).filter(|other| other.branch != parent.branch);
+        let own = self.without_base(&parent.schedule);
         let (origin, schedule) = match other {
             Some(other) if stream.below(100) < 25 => {
-                (Origin::Splice, self.planner.splice(&parent.schedule, &other.schedule, &mut stream))
+                (Origin::Splice, self.planner.splice(&own, &self.without_base(&other.schedule), &mut stream))
             }
-            _ => (Origin::Mutation, self.planner.mutate(&parent.schedule, &mut stream)),
+            _ => (Origin::Mutation, self.planner.mutate(&own, &mut stream)),
         };
         if schedule.is_empty() {
             return random(&mut stream);

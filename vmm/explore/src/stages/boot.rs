@@ -6,6 +6,7 @@ use chaoscontrol_artifact::schema::{
 };
 use chaoscontrol_artifact::{MediaType, ObjectRef, StageResult, Store, U64, escape};
 use chaoscontrol_cluster::Cluster;
+pub use chaoscontrol_cluster::SETUP_LIMIT_NS;
 
 use super::Talk;
 use crate::error::ExploreError;

@@ -6,7 +6,7 @@ use chaoscontrol_artifact::{ObjectRef, Store};
 use chaoscontrol_cluster::Cluster;
 use chaoscontrol_fault::Schedule;
 
-use super::{AnyBug, Talk, bugs_of};
+use super::{AnyBug, Talk, bugs_of, same_guest};
 use crate::error::ExploreError;
 use crate::machines::{branch_plan, configuration, ran};
 use crate::replay::first_divergence;
@@ -33,7 +33,7 @@ pub struct DivergeOptions {
 pub struct Diverged {
     /// The first difference.
     pub at: Divergence,
-    /// Registers of the VM at the end of that round, where they differ: name, first run, second run.
+    /// The VM's state at the end of that round: name, first run, second run. Where the two ran to, and what differs.
     pub registers: Vec<(String, String, String)>,
 }
 
@@ -123,6 +123,7 @@ fn what(store: &Store, previous: &Descriptor, options: &DivergeOptions) -> Resul
         ExploreError::Input(format!("stage {} wrote neither bugs nor a snapshot to run", previous.stage))
     })?;
     let run = store.load::<chaoscontrol_artifact::schema::SnapshotManifest>(&snapshot)?.run;
+    same_guest(store, previous, &run)?;
     let schedule = options.schedule.clone().unwrap_or_default();
     let plan = Plan { schedule, seed: options.seed, horizon_ns: options.horizon_ns, coverage: true };
     Ok((Begin { run, snapshot: (!options.from_boot).then_some(snapshot) }, plan))
@@ -157,7 +158,11 @@ fn flatten(value: &serde_json::Value, path: String, out: &mut Vec<(String, Strin
     }
 }
 
+/// Shown also where they are equal.
+const WHERE: [&str; 2] = ["instructions", "rip"];
+
 fn differing(first: Vec<(String, String)>, second: Vec<(String, String)>) -> Vec<(String, String, String)> {
     let pairs = first.into_iter().zip(second);
-    pairs.filter(|(a, b)| a.1 != b.1).map(|(a, b)| (a.0, a.1, b.1)).collect()
+    let wanted = |(a, b): &((String, String), (String, String))| a.1 != b.1 || WHERE.contains(&a.0.as_str());
+    pairs.filter(wanted).map(|(a, b)| (a.0, a.1, b.1)).collect()
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 
 use chaoscontrol_artifact::schema::{
     Assertions, BranchRecord, Bug, BugIdentity, Corpus, CoverageMap, Descriptor, Link, Parameter, Parameters,
-    RunConfiguration, ScheduleDocument,
+    RoundSummary, RunConfiguration, ScheduleDocument,
 };
 use chaoscontrol_artifact::{ExitCode, ObjectRef, StageResult, Store, U64};
 use chaoscontrol_fault::Schedule;
 
-use super::Talk;
+use super::{Talk, same_guest};
 use crate::campaign::{Campaign, Settings, WINDOW};
 use crate::coverage::Coverage;
 use crate::error::ExploreError;
@@ -46,19 +46,19 @@ pub struct ExploreOptions {
     pub instructions: Option<u64>,
     /// Distinct bugs after which to stop.
     pub bugs: Option<u32>,
-    /// Schedule of the next branch.
+    /// Faults that every branch has, and the next one alone; none are those of the round before, if it had any.
     pub schedule: Option<Schedule>,
 }
 
 /// Explores from what the stage before wrote: a snapshot (boot) or a corpus (an earlier round). `go_on` is asked after each
-/// branch.
+/// branch. Gives the campaign's totals too.
 pub fn explore(
     store: &Store,
     previous: &Descriptor,
     options: &ExploreOptions,
     go_on: &dyn Fn() -> bool,
     talk: Talk,
-) -> Result<StageResult, ExploreError> {
+) -> Result<(StageResult, RoundSummary), ExploreError> {
     let corpus_ref = previous.output("corpus");
     let corpus: Option<Corpus> = match &corpus_ref {
         Some(reference) => Some(store.load(reference)?),
@@ -73,19 +73,23 @@ pub fn explore(
     };
     talk(0, 0, "reading the snapshot");
     let (machines, run) = Machines::load(store, &snapshot)?;
+    same_guest(store, previous, &run)?;
     let engine = store.load::<RunConfiguration>(&run)?.engine;
     let settings = settings(options, corpus.as_ref(), &machines);
     check_shard(options)?;
     let parameters = parameters(options, &settings);
     let mut inputs = vec![Link::new("snapshot", snapshot)];
     inputs.extend(corpus_ref.map(|reference| Link::new("corpus", reference)));
-    if let Some(schedule) = &options.schedule {
+    let inherited = given_before(store, previous)?;
+    let given = options.schedule.clone().or(inherited.clone());
+    let given_is_new = given != inherited;
+    if let Some(schedule) = &given {
         let fits = schedule.check(&settings.shape);
         fits.map_err(|error| ExploreError::Input(format!("schedule: {error}")))?;
         inputs.push(Link::new("schedule", store.publish(&ScheduleDocument { schedule: schedule.clone() })?));
     }
     let mut state = Explorer { store, run, snapshot, bugs: Vec::new(), horizon_ns: settings.shape.horizon_ns };
-    let mut campaign = state.campaign(corpus, settings, options.schedule.clone())?;
+    let mut campaign = state.campaign(corpus, settings, given, given_is_new)?;
     let range = options.shard.range(campaign.next(), options.branches);
     if options.shard != Shard::WHOLE {
         campaign.skip_to(range.start);
@@ -94,7 +98,15 @@ pub fn explore(
     let pool = Pool::new(&machines, options.jobs);
     let (ended, outputs) = state.rounds(&mut campaign, &pool, options, go_on, talk)?;
     let (code, note) = ending(ended, &campaign);
-    Ok(StageResult { parameters, inputs, outputs, engine, jobs: options.jobs, receipt: None, code, note })
+    let result = StageResult { parameters, inputs, outputs, engine, jobs: options.jobs, receipt: None, code, note };
+    Ok((result, *campaign.total()))
+}
+
+/// The faults of every branch of the round before.
+fn given_before(store: &Store, previous: &Descriptor) -> Result<Option<Schedule>, ExploreError> {
+    let link = previous.inputs.iter().find(|link| link.role == "schedule");
+    let Some(link) = link.filter(|_| previous.output("corpus").is_some()) else { return Ok(None) };
+    Ok(Some(store.load::<ScheduleDocument>(&link.object)?.schedule))
 }
 
 /// Whether what is asked for makes sense for a part of a round.
@@ -104,12 +116,6 @@ fn check_shard(options: &ExploreOptions) -> Result<(), ExploreError> {
         let branches = options.branches;
         return Err(ExploreError::Input(format!(
             "shard {shard}: a round of {branches} branches has not that many parts"
-        )));
-    }
-    if options.schedule.is_some() && shard.index() != 1 {
-        return Err(ExploreError::Input(format!(
-            "shard {shard}: a schedule is for the first branch of the round, which is in shard 1/{}",
-            shard.count()
         )));
     }
     Ok(())
@@ -169,6 +175,7 @@ impl Explorer<'_> {
         corpus: Option<Corpus>,
         settings: Settings,
         given: Option<Schedule>,
+        given_is_new: bool,
     ) -> Result<Campaign, ExploreError> {
         let Some(corpus) = corpus else { return Ok(Campaign::new(settings, given)) };
         let coverage: CoverageMap = self.store.load(&corpus.coverage)?;
@@ -178,7 +185,8 @@ impl Explorer<'_> {
         for bug in &corpus.bugs {
             known.insert(self.store.load::<Bug>(bug)?.violation.identity);
         }
-        Ok(Campaign::resume(corpus, Coverage::from_document(coverage), assertions, known, settings, given))
+        let base = (given.unwrap_or_default(), given_is_new);
+        Ok(Campaign::resume(corpus, Coverage::from_document(coverage), assertions, known, settings, base))
     }
 
     fn rounds(

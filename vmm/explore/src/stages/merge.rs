@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use chaoscontrol_artifact::schema::{
-    Bug, BugIdentity, Corpus, Descriptor, Link, Parameter, Parameters, RunConfiguration, SnapshotManifest,
+    Bug, BugIdentity, Corpus, Descriptor, Link, Parameter, Parameters, RunConfiguration, ScheduleDocument,
+    SnapshotManifest,
 };
 use chaoscontrol_artifact::{ObjectRef, StageResult, Store};
 
@@ -37,10 +38,12 @@ pub fn merge(store: &Store, given: Vec<(Descriptor, ObjectRef)>, talk: Talk) -> 
     let base_ref = base_of(first);
     let branches = branches_of(first)?;
     for part in &parts {
-        if base_of(part) != base_ref || branches_of(part)? != branches || !same_cluster(&part.corpus, &first.corpus) {
+        let same = base_of(part) == base_ref && given_of(part) == given_of(first);
+        if !same || branches_of(part)? != branches || !same_cluster(&part.corpus, &first.corpus) {
             let (one, other) = (first.shard, part.shard);
             return Err(ExploreError::Input(format!(
-                "shards {one} and {other} are not of one round: they began from different stages, or are of rounds of different sizes"
+                "shards {one} and {other} are not of one round: they began from different stages, under \
+                 different schedules, or are of rounds of different sizes"
             )));
         }
     }
@@ -59,6 +62,7 @@ pub fn merge(store: &Store, given: Vec<(Descriptor, ObjectRef)>, talk: Talk) -> 
     let mut inputs = vec![Link::new("previous", parts[0].reference)];
     inputs.extend(parts[1..].iter().map(|part| Link::new("shard", part.reference)));
     inputs.extend(parts.iter().map(|part| Link::new("corpus", part.corpus_ref)));
+    inputs.extend(given_of(&parts[0]).map(|given| Link::new("schedule", given)));
     let engine = "none".to_owned();
     Ok(StageResult { parameters: parameters(&parts[0], branches), inputs, outputs, engine, ..StageResult::default() })
 }
@@ -80,6 +84,11 @@ fn part(store: &Store, descriptor: Descriptor, reference: ObjectRef) -> Result<P
 /// What the round began from: a corpus, or none where that was a snapshot.
 fn base_of(part: &Part) -> Option<ObjectRef> {
     part.descriptor.inputs.iter().find(|link| link.role == "corpus").map(|link| link.object)
+}
+
+/// The faults that every branch of the round has, if it was given any.
+fn given_of(part: &Part) -> Option<ObjectRef> {
+    part.descriptor.inputs.iter().find(|link| link.role == "schedule").map(|link| link.object)
 }
 
 fn branches_of(part: &Part) -> Result<u64, ExploreError> {
@@ -116,11 +125,16 @@ fn campaign(
         Some(reference) => Some(store.load(reference)?),
         None => None,
     };
-    let base = state.campaign(base_corpus, round, None)?;
+    let given = match given_of(&parts[0]) {
+        Some(reference) => Some(store.load::<ScheduleDocument>(&reference)?.schedule),
+        None => None,
+    };
+    let base = state.campaign(base_corpus, round, given.clone(), false)?;
     let before = state.bugs.clone();
     let mut shards = Vec::new();
     for part in parts {
-        shards.push((part.shard, state.campaign(Some(part.corpus.clone()), settings(&part.corpus), None)?));
+        let corpus = Some(part.corpus.clone());
+        shards.push((part.shard, state.campaign(corpus, settings(&part.corpus), given.clone(), false)?));
     }
     let merged = Campaign::merge_shards(&base, branches, shards);
     let merged = merged.map_err(|error| ExploreError::Input(error.to_string()))?;

@@ -8,8 +8,9 @@ pub mod merge;
 pub mod minimize;
 pub mod reproduce;
 
-use chaoscontrol_artifact::schema::BranchRecord;
-use chaoscontrol_artifact::schema::{Bug, BugIdentity, Descriptor, MinimizedBug, Violation};
+use chaoscontrol_artifact::schema::{
+    BranchRecord, Bug, BugIdentity, Descriptor, MinimizedBug, RunConfiguration, Violation,
+};
 use chaoscontrol_artifact::{MediaType, ObjectRef, Store};
 
 use crate::error::ExploreError;
@@ -57,6 +58,26 @@ impl AnyBug {
             coverage: false,
         }
     }
+}
+
+/// Refuses a descriptor whose other parts are of another guest than its snapshot: put together from two boots, it would explore
+/// something else than it says.
+pub(crate) fn same_guest(store: &Store, descriptor: &Descriptor, run: &ObjectRef) -> Result<(), ExploreError> {
+    let configuration: RunConfiguration = store.load(run)?;
+    for (role, of_snapshot) in
+        [("run", Some(*run)), ("kernel", Some(configuration.kernel)), ("initrd", configuration.initrd)]
+    {
+        let named = descriptor.outputs_of(role).find(|named| Some(*named) != of_snapshot);
+        if let Some(named) = named {
+            let of_snapshot = of_snapshot.map_or("none".to_owned(), |object| object.digest.to_string());
+            return Err(ExploreError::Input(format!(
+                "the descriptor names {role} {}, but its snapshot is of a guest with {role} {of_snapshot}: it was put \
+                 together from two boots; use the descriptor of one",
+                named.digest
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The bugs that a stage wrote, minimized ones in place of those they came from; with `only`, the one of that number,

@@ -11,6 +11,7 @@ use chaoscontrol_explore::campaign::{Campaign, Settings};
 use chaoscontrol_explore::pool::Pool;
 use chaoscontrol_explore::round::{self, Ended, Limits};
 use chaoscontrol_explore::{Coverage, Factory};
+use chaoscontrol_fault::Schedule;
 
 pub fn settings(fake: &Fake, seed: u64) -> Settings {
     Settings { seed, window: 8, shape: fake.shape(HORIZON_NS) }
@@ -32,7 +33,14 @@ pub fn stored(campaign: &mut Campaign, known: &BTreeSet<BugIdentity>, settings: 
     let coverage = decode(&encode(&campaign.coverage().to_document()).unwrap()).unwrap();
     let assertions = decode(&encode(&campaign.assertions()).unwrap()).unwrap();
     let corpus: Corpus = decode(&bytes).unwrap();
-    Campaign::resume(corpus, Coverage::from_document(coverage), assertions, known.clone(), settings, None)
+    Campaign::resume(
+        corpus,
+        Coverage::from_document(coverage),
+        assertions,
+        known.clone(),
+        settings,
+        (Schedule::default(), false),
+    )
 }
 
 pub fn corpus_of(campaign: &mut Campaign) -> Corpus {
@@ -104,6 +112,31 @@ fn branch_zero_has_no_fault_and_a_given_schedule_takes_its_place() {
     let campaign = Campaign::new(settings(&fake, 0), Some(given.clone()));
     let first = campaign.planned().next().unwrap();
     assert!(first.schedule == given && first.origin == Origin::Given);
+}
+
+#[test]
+fn every_branch_has_the_given_faults_and_most_have_others_too() {
+    let fake = Fake::new(|_| false);
+    let given = Campaign::new(settings(&fake, 0), None).planned().nth(1).unwrap().schedule.clone();
+    assert!(!given.is_empty());
+    let mut campaign = Campaign::new(settings(&fake, 4), Some(given.clone()));
+    let pool = Pool::new(&fake, 1);
+    let has_given = |schedule: &Schedule| given.events().iter().all(|event| schedule.events().contains(event));
+    let mut origins = BTreeSet::new();
+    for round in 0..10 {
+        let branches_planned: Vec<_> = campaign.planned().cloned().collect();
+        for branch in &branches_planned {
+            assert!(has_given(&branch.schedule), "branch {}", branch.branch.0);
+            origins.insert(format!("{:?}", branch.origin));
+            if branch.origin == Origin::Given || branch.origin == Origin::Random {
+                let alone = branch.origin == Origin::Given;
+                assert_eq!(branch.schedule == given, alone, "branch {}", branch.branch.0);
+            }
+        }
+        round::run(&mut campaign, &pool, branches(8), &mut |_| true).unwrap();
+        assert!(corpus_of(&mut campaign).entries.iter().all(|entry| has_given(&entry.schedule)), "round {round}");
+    }
+    assert!(["Given", "Random", "Mutation", "Splice"].iter().all(|origin| origins.contains(*origin)), "{origins:?}");
 }
 
 #[test]
