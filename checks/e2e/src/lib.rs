@@ -26,6 +26,29 @@ pub fn tools(profile: &str) -> PathBuf {
     folder
 }
 
+/// Every tool: the crates in `tools/` with a binary. One that was not built is an error, unless it is no default member; then
+/// it is left out, loudly.
+#[must_use]
+pub fn tool_names() -> Vec<String> {
+    let built = tools("release");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(root().join("tools")).expect("tools") {
+        let folder = entry.expect("an entry").path();
+        let name = format!("chaos-{}", folder.file_name().expect("a name").to_string_lossy());
+        if !folder.join("src/main.rs").exists() {
+            continue;
+        }
+        if built.join(&name).exists() {
+            names.push(name);
+        } else {
+            assert_eq!(name, "chaos-contract", "build the tools first: there is no {name} in {}", built.display());
+            eprintln!("skipped: {name} is not built");
+        }
+    }
+    names.sort();
+    names
+}
+
 fn printed_path(script: &str, arguments: &[&str]) -> PathBuf {
     let output =
         Command::new(root().join(script)).args(arguments).stderr(Stdio::inherit()).output().expect("a script runs");
@@ -57,7 +80,9 @@ pub struct Ran {
 }
 
 impl Ran {
-    fn of(output: Output) -> Self {
+    /// How a process ended.
+    #[must_use]
+    pub fn of(output: Output) -> Self {
         use std::os::unix::process::ExitStatusExt;
         let code = output.status.code().unwrap_or_else(|| 128 + output.status.signal().unwrap_or(0));
         Self { code, stdout: output.stdout, stderr: String::from_utf8_lossy(&output.stderr).into_owned() }
@@ -162,6 +187,18 @@ impl Bench {
         found.sort();
         found
     }
+}
+
+/// Digests of the outputs of a descriptor with this role, in order.
+///
+/// # Panics
+/// If it is no descriptor.
+#[must_use]
+pub fn outputs(descriptor: &[u8], role: &str) -> Vec<String> {
+    let descriptor: serde_json::Value = serde_json::from_slice(descriptor).expect("a descriptor");
+    let links = descriptor["outputs"].as_array().expect("outputs");
+    let of_role = links.iter().filter(|link| link["role"] == role);
+    of_role.map(|link| link["object"]["digest"].as_str().expect("a digest").to_owned()).collect()
 }
 
 impl Default for Bench {

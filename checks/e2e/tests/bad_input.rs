@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use chaoscontrol_e2e::{Bench, Ran, initrd, kernel};
-use serde_json::Value;
+use chaoscontrol_artifact::Digest;
+use chaoscontrol_e2e::{Bench, Ran, initrd, kernel, outputs};
 
 fn boot(bench: &Bench, misbehave: &str, more: &[&str]) -> Ran {
     let (kernel, initrd) = (kernel(), initrd("misbehave"));
@@ -19,12 +19,9 @@ fn boot(bench: &Bench, misbehave: &str, more: &[&str]) -> Ran {
 
 const SHORT: &[&str] = &["--branches", "2", "--horizon-ns", "300000000"];
 
-/// The digest of the only output with this role.
+/// The digest of the first output with this role.
 fn output(descriptor: &[u8], role: &str) -> String {
-    let descriptor: Value = serde_json::from_slice(descriptor).expect("a descriptor");
-    let links = descriptor["outputs"].as_array().expect("outputs");
-    let link = links.iter().find(|link| link["role"] == role).unwrap_or_else(|| panic!("no {role}"));
-    link["object"]["digest"].as_str().expect("a digest").to_owned()
+    outputs(descriptor, role).into_iter().next().unwrap_or_else(|| panic!("no {role}"))
 }
 
 fn object(store: &Path, digest: &str) -> PathBuf {
@@ -76,8 +73,8 @@ fn guests_that_do_not_reach_setup_end_with_their_code_and_console() {
     for (misbehave, words) in [
         ("die", ["ended before setup_complete", "exit code 3"]),
         ("crash", ["ended before setup_complete", "signal"]),
-        ("spin", ["no setup_complete", "vm 0"]),
-        ("mute", ["no setup_complete", "vm 0"]),
+        ("spin", ["no setup_complete from vm 0", "raise the limit (--setup-limit-ns)"]),
+        ("mute", ["no setup_complete from vm 0", "raise the limit (--setup-limit-ns)"]),
     ] {
         let ran = boot(&bench, misbehave, &["--setup-limit-ns", "2000000000"]);
         refused(&ran, 5, &words);
@@ -130,6 +127,84 @@ fn damaged_truncated_and_missing_artifacts_are_refused_and_the_rest_is_kept() {
     }
     bench.run("chaos-store", &["verify"], b"").expect_code(0);
     bench.run("chaos-explore-round", SHORT, &booted).expect_code(0);
+}
+
+#[test]
+fn a_flipped_byte_in_the_pages_of_a_snapshot_is_refused_with_what_to_do() {
+    let bench = Bench::new();
+    let booted = boot(&bench, "fail", &[]).expect_code(0);
+    let round = bench.run("chaos-explore-round", SHORT, &booted).expect_code(0);
+    let packs = std::fs::read_dir(bench.store().join("packs")).expect("packs");
+    let pack = packs.map(|entry| entry.expect("an entry").path()).next().expect("one pack");
+    let mut bytes = std::fs::read(&pack).expect("a pack");
+    // Index and checksums come first; far behind them are pages.
+    let at = bytes.len() - bytes.len() / 8;
+    bytes[at] ^= 0x10;
+    std::fs::write(&pack, bytes).expect("damage");
+    for (tool, arguments, input) in [
+        ("chaos-explore-round", SHORT, &booted),
+        ("chaos-explore-round", SHORT, &round),
+        ("chaos-explore", &["--rounds", "2", "--branches", "1"], &round),
+        ("chaos-diverge", &["--horizon-ns", "1000000"], &booted),
+    ] {
+        let ran = bench.run(tool, arguments, input);
+        assert_eq!(ran.code, 3, "{tool}: {}", ran.stderr);
+        for word in ["damaged", "`chaos-store verify --remove-damaged`", "boot again"] {
+            assert!(ran.stderr.contains(word), "{tool}: no {word:?} in: {}", ran.stderr);
+        }
+    }
+    // The sentence is true.
+    let verified = bench.run("chaos-store", &["verify"], b"");
+    assert!(verified.code == 3 && verified.stderr.contains("--remove-damaged deletes them"), "{}", verified.stderr);
+    let removed = bench.run("chaos-store", &["verify", "--remove-damaged"], b"");
+    assert!(removed.code == 3 && removed.stderr.contains("boot again"), "{}", removed.stderr);
+    bench.run("chaos-store", &["verify"], b"").expect_code(0);
+    assert!(boot(&bench, "fail", &[]).expect_code(0) == booted, "the same boot");
+    assert!(bench.run("chaos-explore-round", SHORT, &booted).expect_code(0) == round, "the same round");
+}
+
+#[test]
+fn a_snapshot_that_names_another_guest_is_refused() {
+    let bench = Bench::new();
+    let (ours, theirs) = (boot(&bench, "fail", &[]).expect_code(0), boot(&bench, "end", &[]).expect_code(0));
+    let text = String::from_utf8(ours.clone()).expect("text");
+    let refuse = |descriptor: &str, words: &[&str]| {
+        refused(&bench.run("chaos-explore-round", SHORT, descriptor.as_bytes()), 3, words);
+        let diverge = bench.run("chaos-diverge", &["--horizon-ns", "1000000"], descriptor.as_bytes());
+        assert_eq!(diverge.code, 3, "{}", diverge.stderr);
+    };
+    // A descriptor whose snapshot is that of another boot, and one whose kernel or initrd is not the snapshot's.
+    let other = text.replace(&output(&ours, "snapshot"), &output(&theirs, "snapshot"));
+    let size = |descriptor: &[u8]| {
+        let descriptor: serde_json::Value = serde_json::from_slice(descriptor).expect("a descriptor");
+        let links = descriptor["outputs"].as_array().expect("outputs").clone();
+        let link = links.into_iter().find(|link| link["role"] == "snapshot").expect("a snapshot");
+        link["object"]["size_bytes"].as_str().expect("a size").to_owned()
+    };
+    let other = other.replace(&format!("\"{}\"", size(&ours)), &format!("\"{}\"", size(&theirs)));
+    refuse(&other, &["names run", &output(&ours, "run"), &output(&theirs, "run"), "two boots"]);
+    for role in ["kernel", "initrd"] {
+        let other = if role == "kernel" { "initrd" } else { "kernel" };
+        let swapped = text.replace(&output(&ours, role), &output(&ours, other));
+        refuse(&swapped, &[&format!("names {role} "), "two boots"]);
+    }
+    // A snapshot that names a run other than the one it was taken of, made by hand so that its own digest is right.
+    let snapshot = output(&ours, "snapshot");
+    let mut raw = bench.run("chaos-show", &["--raw", &snapshot], b"").expect_code(0);
+    let digest = |text: &str| text.parse::<Digest>().expect("a digest").0;
+    let (from, to) = (digest(&output(&ours, "run")), digest(&output(&theirs, "run")));
+    let places: Vec<usize> = (0..raw.len() - 32).filter(|at| raw[*at..*at + 32] == from).collect();
+    assert!(!places.is_empty(), "the snapshot names its run");
+    let states = places.len();
+    assert_eq!(states, 2, "once beside its state and once in it");
+    // Maps are sorted by the length of their keys, so `run` comes before `state`.
+    raw[places[0]..places[0] + 32].copy_from_slice(&to);
+    let forged = Digest::of(&raw).to_string();
+    let folder = bench.store().join("objects").join(&forged[..2]);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join(&forged), &raw).expect("an object");
+    let swapped = text.replace(&snapshot, &forged);
+    refuse(&swapped, &["it is of another guest", &output(&theirs, "run"), "boot again"]);
 }
 
 #[test]

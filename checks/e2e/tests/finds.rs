@@ -2,17 +2,10 @@
 //! Exploration finds planted bugs within 64 branches, shrinks them to what matters, and finds none where there is none. The long
 //! runs (512 branches of the correct Raft, 64 seeds of each variant without faults) are `checks/campaign`.
 
-use chaoscontrol_e2e::{Bench, boot};
+use chaoscontrol_e2e::{Bench, boot, outputs};
 use serde_json::Value;
 
 const SEED: &str = "42";
-
-fn role(descriptor: &[u8], role: &str) -> Vec<String> {
-    let descriptor: Value = serde_json::from_slice(descriptor).expect("a descriptor");
-    let outputs = descriptor["outputs"].as_array().expect("outputs").clone();
-    let of_role = outputs.iter().filter(|link| link["role"] == role);
-    of_role.map(|link| link["object"]["digest"].as_str().expect("a digest").to_owned()).collect()
-}
 
 fn explored(bench: &Bench, bug: &str, arguments: &[&str]) -> Vec<u8> {
     let booted = boot(bench, &["--seed", SEED, "--append", &format!("raft_bug={bug}")]).expect_code(0);
@@ -26,9 +19,9 @@ fn planted_bugs_are_found_within_64_branches_and_shrink_to_at_least_one_fault() 
     for bug in ["double_vote", "skip_truncate", "leader_no_stepdown"] {
         let bench = Bench::new();
         let round = explored(&bench, bug, &["--branches", "64", "--stop-after-bugs", "1"]);
-        assert!(!role(&round, "bug").is_empty(), "{bug}: no bug in 64 branches");
+        assert!(!outputs(&round, "bug").is_empty(), "{bug}: no bug in 64 branches");
         let minimal = bench.run("chaos-minimize", &["--jobs", "2", "--bug", "1", "--quiet"], &round).expect_code(0);
-        let digest = &role(&minimal, "minimized-bug")[0];
+        let digest = &outputs(&minimal, "minimized-bug")[0];
         let raw = bench.run("chaos-show", &["--raw", digest], b"").expect_code(0);
         let document: Value = serde_json::from_slice(&raw).expect("a document");
         let faults = document["record"]["schedule"]["events"].as_array().expect("events").len();
@@ -45,5 +38,5 @@ fn planted_bugs_are_found_within_64_branches_and_shrink_to_at_least_one_fault() 
 fn the_correct_raft_shows_no_violation() {
     let bench = Bench::new();
     let round = explored(&bench, "none", &["--branches", "48"]);
-    assert!(role(&round, "bug").is_empty(), "the correct Raft violated a property");
+    assert!(outputs(&round, "bug").is_empty(), "the correct Raft violated a property");
 }

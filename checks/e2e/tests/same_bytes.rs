@@ -60,6 +60,7 @@ fn canary_a_build_that_leaks_host_time_is_caught() {
     let target = chaoscontrol_e2e::tools("release").parent().expect("target/release").join("canary");
     let status = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--locked", "--release", "-p", "chaoscontrol-machine", "-p", "chaos-boot"])
+        .args(["-p", "chaos-diverge"])
         .args(["--features", "chaoscontrol-machine/canary", "--target-dir"])
         .arg(&target)
         .current_dir(root())
@@ -71,4 +72,22 @@ fn canary_a_build_that_leaks_host_time_is_caught() {
         chaoscontrol_e2e::boot(&bench, &["--append", "raft_bug=double_vote"]).expect_code(0)
     };
     assert!(snapshot() != snapshot(), "host time reached the guest and nothing showed it");
+
+    // The tool that looks for the place names it: VM, time, instruction and registers.
+    let bench = Bench::with_tools(target.join("release"));
+    let booted = chaoscontrol_e2e::boot(&bench, &["--append", "raft_bug=none"]).expect_code(0);
+    let ran = bench.run("chaos-diverge", &["--horizon-ns", "500000000", "--quiet"], &booted);
+    assert_eq!(ran.code, 12, "{}", ran.stderr);
+    assert!(ran.stderr.contains("two runs that must be the same are not"), "{}", ran.stderr);
+    let said = String::from_utf8(ran.stdout).expect("text");
+    let first = said.lines().next().expect("a line");
+    assert!(first.starts_with("diverged in round ") && first.contains(" ns, vm "), "{said}");
+    let row = |name: &str| said.lines().find(|line| line.split_ascii_whitespace().next() == Some(name));
+    for name in ["first", "second", "instructions", "rip"] {
+        assert!(row(name).is_some(), "no {name} in\n{said}");
+    }
+    let differ =
+        |line: &&str| line.split_once(" | ").is_some_and(|(left, right)| !left.ends_with(&format!(" {right}")));
+    assert!(said.lines().filter(differ).count() > 0, "no register differs in\n{said}");
+    println!("{said}");
 }

@@ -6,7 +6,10 @@ use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::{ExitCode, MediaType, StageResult};
 use chaoscontrol_cli::{FROM, Failure, Failures, Flag, SEED, STORE, Stage, Tool, read_input, stage_main};
-use chaoscontrol_explore::stages::boot::{BootOptions, DiskOptions, boot};
+use chaoscontrol_explore::stages::boot::{BootOptions, DiskOptions, SETUP_LIMIT_NS, boot};
+
+/// Size of the disk that each VM has unless it is said otherwise: enough for a small log, and it costs what is written to it.
+const DISK_MIB: u64 = 16;
 
 static TOOL: Tool = Tool {
     name: "chaos-boot",
@@ -25,14 +28,15 @@ static TOOL: Tool = Tool {
         Flag::many("append-vm", "N:TEXT", "Appended to the kernel command line of VM N, from 0"),
         Flag::one("memory-mib", "N", "RAM of each VM").default("64"),
         Flag::many("disk", "FILE", "Disk image; every VM gets its own copy"),
-        Flag::many("disk-mib", "N", "An empty disk of N MiB for each VM, after those of --disk"),
+        Flag::many("disk-mib", "N", "An empty disk of N MiB for each VM, after those of --disk; 0 for no disk")
+            .default("16 without --disk, else none"),
         Flag::switch("no-flush", "Disks offer no FLUSH: a completed write is durable"),
         SEED.default("0"),
         Flag::one("latency-ns", "N", "Delay of every link, at least 50000").default("1000000"),
         Flag::one("jitter-ns", "N", "Largest random delay on top").default("0"),
         Flag::switch("legacy", "No ACPI: devices by command line, interrupts by the PIC"),
         Flag::one("ns-per-instruction", "N", "Guest nanoseconds per instruction, 1 to 1000").default("10"),
-        Flag::one("setup-limit-ns", "N", "Cluster time by which setup must be complete").default("120000000000"),
+        Flag::one("setup-limit-ns", "N", "Cluster time by which setup must be complete").default("30000000000"),
         STORE,
         FROM,
     ],
@@ -43,7 +47,7 @@ static TOOL: Tool = Tool {
             "Three nodes with a planted bug",
             "chaos-boot --kernel vmlinux --initrd raft.cpio --vms 3 --seed 42 --append raft_bug=double_vote > boot.json",
         ),
-        ("One VM with a disk", "chaos-boot --kernel bzImage --initrd app.cpio --vms 1 --disk-mib 16 | chaos-show"),
+        ("One VM with a disk", "chaos-boot --kernel bzImage --initrd app.cpio --vms 1 --disk-mib 64 | chaos-show"),
     ],
 };
 
@@ -67,11 +71,16 @@ fn options(stage: &Stage) -> Failures<BootOptions> {
         let size_bytes = (image.len() as u64).next_multiple_of(512);
         disks.push(DiskOptions { image: Some(image), size_bytes, flush: !arguments.is_set("no-flush") });
     }
+    let empty_disk =
+        |mib: u64| DiskOptions { image: None, size_bytes: mib << 20, flush: !arguments.is_set("no-flush") };
     for text in arguments.texts("disk-mib")? {
-        let mib: u64 = text.parse().ok().filter(|mib| (1..=1 << 20).contains(mib)).ok_or_else(|| {
-            Failure::usage(format!("--disk-mib is {text:?}, it must be a number between 1 and 1048576"))
+        let mib: u64 = text.parse().ok().filter(|mib| (0..=1 << 20).contains(mib)).ok_or_else(|| {
+            Failure::usage(format!("--disk-mib is {text:?}, it must be a number between 0 and 1048576"))
         })?;
-        disks.push(DiskOptions { image: None, size_bytes: mib << 20, flush: !arguments.is_set("no-flush") });
+        disks.extend((mib > 0).then(|| empty_disk(mib)));
+    }
+    if disks.is_empty() && !arguments.is_set("disk-mib") {
+        disks.push(empty_disk(DISK_MIB));
     }
     Ok(BootOptions {
         kernel: read_input(&arguments.required("kernel")?, MediaType::Kernel.max_bytes())?,
@@ -90,7 +99,7 @@ fn options(stage: &Stage) -> Failures<BootOptions> {
         ns_per_instruction: arguments.number_within("ns-per-instruction", 1, 1000, 10)? as u32,
         // 2025-01-01 00:00:00 UTC: any fixed time serves, the host's clock does not.
         wall_clock_start_ns: 1_735_689_600_000_000_000,
-        setup_limit_ns: arguments.number_within("setup-limit-ns", 1, 86_400_000_000_000, 120_000_000_000)?,
+        setup_limit_ns: arguments.number_within("setup-limit-ns", 1, 86_400_000_000_000, SETUP_LIMIT_NS)?,
     })
 }
 
@@ -110,4 +119,17 @@ fn append_vm(given: &[String], vms: u16) -> Failures<Vec<String>> {
         append[vm].push_str(text);
     }
     Ok(append)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_states_the_defaults_that_hold() {
+        let flag = TOOL.flags.iter().find(|flag| flag.long == "setup-limit-ns").unwrap();
+        assert_eq!(flag.default, Some(SETUP_LIMIT_NS.to_string().as_str()));
+        let flag = TOOL.flags.iter().find(|flag| flag.long == "disk-mib").unwrap();
+        assert!(flag.default.unwrap().starts_with(&format!("{DISK_MIB} ")));
+    }
 }

@@ -3,11 +3,11 @@
 
 use std::process::ExitCode as ProcessCode;
 
-use chaoscontrol_artifact::schema::{Handoff, ScheduleDocument, read_handoff};
+use chaoscontrol_artifact::schema::ScheduleDocument;
 use chaoscontrol_artifact::{ExitCode, MediaType, document};
 use chaoscontrol_cli::{
-    BUG, Context, FROM, Failure, FailureExt, Failures, Flag, INPUT, Output, SEED, STORE, Tool, read_input, stores_read,
-    tool_main,
+    BUG, Context, FROM, FailureExt, Failures, Flag, INPUT, Output, SEED, STORE, Tool, descriptor_before, read_input,
+    stores_read, tool_main,
 };
 use chaoscontrol_explore::stages::diverge::{DivergeOptions, diverge};
 use chaoscontrol_explore::stages::explore::{HORIZON_NS, HORIZON_NS_MAX};
@@ -45,15 +45,7 @@ fn main() -> ProcessCode {
 
 fn run(context: &Context) -> Failures<Output> {
     let arguments = &context.arguments;
-    let path = arguments.path("in").unwrap_or_else(|| "-".into());
-    let bytes = read_input(&path, MediaType::Descriptor.max_bytes())?;
-    let descriptor = match read_handoff(&bytes).context(&path.display().to_string())? {
-        Handoff::Descriptor(descriptor) => descriptor,
-        Handoff::Error(error) => {
-            let code = ExitCode::from_number(error.exit_code).unwrap_or(ExitCode::Internal);
-            return Err(Failure::new(code, format!("stage {} failed: {}", error.stage, error.message)));
-        }
-    };
+    let descriptor = descriptor_before(context)?;
     let schedule = match arguments.path("schedule") {
         Some(path) => {
             let bytes = read_input(&path, MediaType::Schedule.max_bytes())?;

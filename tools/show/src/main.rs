@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Shows any artifact to people.
 
+use std::io::{IsTerminal, stdin};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode as ProcessCode;
 
-use chaoscontrol_artifact::schema::{Descriptor, Handoff, SnapshotManifest, read_handoff};
-use chaoscontrol_artifact::{ExitCode, MediaType, ObjectRef, Store};
+use chaoscontrol_artifact::schema::{Descriptor, ErrorDescriptor, SnapshotManifest};
+use chaoscontrol_artifact::{ExitCode, MediaType, ObjectRef, Store, document};
 use chaoscontrol_cli::{
     Context, FROM, Failure, FailureExt, Failures, Flag, Output, Positional, STORE, Tool, read_input, stores_read,
     tool_main,
@@ -13,20 +14,24 @@ use chaoscontrol_cli::{
 use chaoscontrol_evidence::report;
 use chaoscontrol_explore::snapshots;
 
+/// Largest document that is shown from a file: that of the largest JSON kind.
+const BYTES_MAX: u64 = 64 << 20;
+
 static TOOL: Tool = Tool {
     name: "chaos-show",
     stage: "show",
     summary: "show any artifact to people",
     about: "Shows a descriptor with what the stage found (bugs with their faults in time, verdicts, receipts), or any object \
-            of a store by the beginning of its digest. Text that came from a guest is escaped.",
-    reads: "A descriptor (file or stdin), or an object of a store.",
+            of a store by the beginning of its digest, or any other JSON document in a file. Text that came from a guest is escaped.",
+    reads: "A descriptor or another JSON document (file or stdin), or an object of a store.",
     writes: "On stdout: text; with --raw the object's own bytes.",
     flags: &[Flag::switch("raw", "Write the object's bytes as they are"), STORE, FROM],
     positional: Some(Positional {
         name: "ARTIFACT",
-        help: "Descriptor file, - for stdin, or 6 digits of a digest at least",
+        help: "Document file, - for stdin, or 6 digits of a digest at least",
         min: 0,
         max: 1,
+        choices: &[],
     }),
     exit_codes: &[ExitCode::BadInput],
     examples: [("What a round found", "chaos-show round.json"), ("One object", "chaos-show 3f9a2c --store .chaos")],
@@ -49,13 +54,32 @@ fn show(context: &Context) -> Failures<Output> {
         return Ok(Output::new(object(&store, &reference)?.into_bytes()));
     }
     let path = PathBuf::from(given);
-    let bytes = read_input(&path, MediaType::Descriptor.max_bytes())?;
-    match read_handoff(&bytes).context(&path.display().to_string())? {
-        Handoff::Error(error) => {
+    if path == Path::new("-") && stdin().is_terminal() {
+        return Err(Failure::usage(
+            "nothing to show: name a file or an object, or pipe a descriptor; see chaos-show --help",
+        ));
+    }
+    let bytes = read_input(&path, BYTES_MAX)?;
+    if context.arguments.is_set("raw") {
+        return Ok(Output::new(bytes));
+    }
+    let name = path.display().to_string();
+    match document::kind_of_json(&bytes) {
+        // Data, as it is for a stage: whoever failed has said so on stderr.
+        Some(MediaType::Error) => {
+            let error: ErrorDescriptor = document::decode_loose(&bytes).context(&name)?;
+            let mut text = String::new();
+            report::error(&mut text, &error);
             let code = ExitCode::from_number(error.exit_code).unwrap_or(ExitCode::Internal);
-            Err(Failure::new(code, format!("stage {} failed: {}", error.stage, error.message)))
+            Ok(Output { bytes: text.into_bytes(), code, note: None })
         }
-        Handoff::Descriptor(descriptor) => whole(context, &descriptor),
+        None | Some(MediaType::Descriptor) => whole(context, &document::decode_loose(&bytes).context(&name)?),
+        Some(media) => {
+            let mut text = String::new();
+            let canonical = document::canonical(media.schema(), &bytes).context(&name)?;
+            report::contents(&mut text, &stores_read(context)?, media, &canonical).context(&name)?;
+            Ok(Output::new(text.into_bytes()))
+        }
     }
 }
 
@@ -95,7 +119,24 @@ fn find(store: &Store, prefix: &str) -> Failures<ObjectRef> {
         let what = format!("{} and {} both begin with {prefix}", first.digest, second.digest);
         return Err(Failure::input(what));
     }
-    // Bytes that say nothing about themselves are shown as console text would be, which is safe for any bytes.
-    let media_type = first.media_type.unwrap_or(MediaType::Console);
-    Ok(ObjectRef { digest: first.digest, size_bytes: first.size_bytes.into(), media_type })
+    let reference = |media_type| ObjectRef { digest: first.digest, size_bytes: first.size_bytes.into(), media_type };
+    // Bytes of others' formats do not say what they are.
+    let media_type = match first.media_type {
+        Some(media_type) => media_type,
+        None => guess(&store.read(&reference(MediaType::Disk))?),
+    };
+    Ok(reference(media_type))
+}
+
+/// What raw bytes are: a kernel (ELF, or the boot protocol's `HdrS`), an initrd (newc), console text, or else a disk.
+fn guess(bytes: &[u8]) -> MediaType {
+    if bytes.starts_with(b"\x7fELF") || bytes.get(0x202..0x206) == Some(b"HdrS") {
+        MediaType::Kernel
+    } else if bytes.starts_with(b"070701") {
+        MediaType::Initrd
+    } else if bytes.contains(&0) {
+        MediaType::Disk
+    } else {
+        MediaType::Console
+    }
 }

@@ -236,10 +236,14 @@ pub fn decode<D: Document>(bytes: &[u8]) -> Result<D, DocumentError> {
 pub fn decode_loose<D: Document>(bytes: &[u8]) -> Result<D, DocumentError> {
     let schema = D::MEDIA.schema();
     check_size(D::MEDIA, bytes.len() as u64)?;
+    decode(&canonical(schema, bytes)?)
+}
+
+/// The canonical bytes of a JSON document written by hand, of which nothing else is checked.
+pub fn canonical(schema: &'static str, bytes: &[u8]) -> Result<Vec<u8>, DocumentError> {
     let wrong = |source| DocumentError::Json { schema, source };
     let value: Json = serde_json::from_slice(bytes).map_err(|error| wrong(error.into()))?;
-    let canonical = json::to_canonical(&value).map_err(wrong)?;
-    decode(&canonical)
+    json::to_canonical(&value).map_err(wrong)
 }
 
 /// The kind that a JSON document says it is, if it says one.

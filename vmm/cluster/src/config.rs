@@ -142,7 +142,7 @@ pub enum BootFailure {
         hint: String,
     },
     /// Time ran out.
-    #[error("no setup_complete from {} within {limit_ns} ns of cluster time", vm_list(.vms))]
+    #[error("no setup_complete from {} within {limit_ns} ns of cluster time; if it needs longer, raise the limit (--setup-limit-ns)", vm_list(.vms))]
     NoSetup {
         /// VMs that did not report.
         vms: Vec<u16>,

@@ -23,7 +23,7 @@ pub use branch::{BranchOutcome, BranchPlan, EVENTS_MAX, EndReason, GuestEvent};
 pub use chaoscontrol_fault as fault;
 pub use chaoscontrol_sim as sim;
 pub use cluster::{Cluster, SERIAL_TAIL_BYTES};
-pub use config::{BootFailure, ClusterConfig, ClusterError, DiskSpec};
+pub use config::{BootFailure, ClusterConfig, ClusterError, DiskSpec, SETUP_LIMIT_NS};
 pub use node::{Message, MessageBody, Node, NodeStop};
 pub use oracle::{AssertionRow, Oracle, OracleLimit, Report};
 pub use parts::{ClusterState, MachineParts, PageList, PartsError, VmState};

@@ -27,7 +27,9 @@ fn vms_that_do_not_report_in_time_are_named() {
     let forever = vec![Step::Work(1_000), Step::Loop(0)];
     let found = failure_of(vec![forever.clone(), looping(vec![Step::Sleep(MS)]), forever]);
     assert_eq!(found, BootFailure::NoSetup { vms: vec![0, 2], limit_ns: 2 * SECOND });
-    assert_eq!(found.to_string(), "no setup_complete from vm 0, vm 2 within 2000000000 ns of cluster time");
+    let said = "no setup_complete from vm 0, vm 2 within 2000000000 ns of cluster time; if it needs longer, raise the limit \
+                (--setup-limit-ns)";
+    assert_eq!(found.to_string(), said);
 }
 
 #[test]

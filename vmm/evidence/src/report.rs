@@ -3,10 +3,12 @@
 
 use std::fmt::Write;
 
-use chaoscontrol_artifact::escape::{terminal, terminal_lines};
+use chaoscontrol_artifact::document::decode;
+use chaoscontrol_artifact::escape::{controls, terminal, terminal_lines};
 use chaoscontrol_artifact::schema::{
-    Assertions, BranchRecord, Bug, Corpus, CoverageMap, Descriptor, ErrorDescriptor, MinimizedBug, Outcome, Parameter,
-    Reproduction, RunConfiguration, ScheduleDocument, SnapshotManifest, Start, TraceDocument, Verdict, Violation,
+    Assertions, BranchRecord, Bug, Corpus, CoverageMap, Descriptor, Environment, ErrorDescriptor, MinimizedBug,
+    Outcome, Parameter, Reproduction, RunConfiguration, ScheduleDocument, SnapshotManifest, Start, TraceDocument,
+    Verdict, Violation,
 };
 use chaoscontrol_artifact::{MediaType, ObjectRef, Store};
 use chaoscontrol_fault::{Applicability, Application, FaultEvent, LedgerEntry, Role, Schedule};
@@ -16,31 +18,57 @@ use crate::error::EvidenceError;
 /// Rounds of a trace that are shown at each end.
 const ROUNDS_SHOWN: usize = 8;
 
-/// The artifact as text.
+/// An object of a store as text.
 pub fn show(store: &Store, reference: &ObjectRef) -> Result<String, EvidenceError> {
     let mut out = format!("{} {} ({} bytes)\n", reference.media_type.schema(), reference.digest, reference.size_bytes);
-    // Writing to a string cannot fail anywhere below.
-    match reference.media_type {
-        MediaType::Descriptor => descriptor(&mut out, &store.load(reference)?),
-        MediaType::Error => error(&mut out, &store.load(reference)?),
-        MediaType::Run => run(&mut out, &store.load(reference)?),
-        MediaType::Schedule => timeline(&mut out, &store.load::<ScheduleDocument>(reference)?.schedule, &[]),
-        MediaType::Snapshot => snapshot(&mut out, &store.load(reference)?),
-        MediaType::Corpus => corpus(&mut out, store, &store.load(reference)?)?,
-        MediaType::Coverage => coverage(&mut out, &store.load(reference)?),
-        MediaType::Trace => trace(&mut out, &store.load(reference)?),
-        MediaType::Bug => bug(&mut out, &store.load(reference)?),
-        MediaType::MinimizedBug => minimized(&mut out, store, &store.load(reference)?)?,
-        MediaType::Reproduction => reproduction(&mut out, &store.load(reference)?),
-        MediaType::Verdict => verdict(&mut out, &store.load(reference)?),
-        MediaType::Assertions => assertions(&mut out, &store.load(reference)?),
-        MediaType::Console => {
-            out.push_str(&terminal_lines(&String::from_utf8_lossy(&store.read(reference)?)));
-            out.push('\n');
-        }
-        MediaType::Environment | MediaType::Kernel | MediaType::Initrd | MediaType::Disk => {}
+    if !matches!(reference.media_type, MediaType::Kernel | MediaType::Initrd | MediaType::Disk) {
+        contents(&mut out, store, reference.media_type, &store.read(reference)?)?;
     }
     Ok(out)
+}
+
+/// A document as text, given its canonical bytes; what it refers to is read from the store.
+pub fn contents(out: &mut String, store: &Store, media: MediaType, bytes: &[u8]) -> Result<(), EvidenceError> {
+    // Writing to a string cannot fail anywhere below.
+    match media {
+        MediaType::Descriptor => descriptor(out, &decode(bytes)?),
+        MediaType::Error => error(out, &decode(bytes)?),
+        MediaType::Run => run(out, &decode(bytes)?),
+        MediaType::Schedule => timeline(out, &decode::<ScheduleDocument>(bytes)?.schedule, &[]),
+        MediaType::Snapshot => snapshot(out, &decode(bytes)?),
+        MediaType::Corpus => corpus(out, store, &decode(bytes)?)?,
+        MediaType::Coverage => coverage(out, &decode(bytes)?),
+        MediaType::Trace => trace(out, &decode(bytes)?),
+        MediaType::Bug => bug(out, &decode(bytes)?),
+        MediaType::MinimizedBug => minimized(out, store, &decode(bytes)?)?,
+        MediaType::Reproduction => reproduction(out, &decode(bytes)?),
+        MediaType::Verdict => verdict(out, &decode(bytes)?),
+        MediaType::Assertions => assertions(out, &decode(bytes)?),
+        MediaType::Environment => environment(out, &decode(bytes)?),
+        MediaType::Console => {
+            out.push_str(&terminal_lines(&String::from_utf8_lossy(bytes)));
+            out.push('\n');
+        }
+        MediaType::Kernel | MediaType::Initrd | MediaType::Disk => {}
+    }
+    Ok(())
+}
+
+fn environment(out: &mut String, environment: &Environment) {
+    let tool = &environment.tool;
+    let _ = writeln!(out, "{} {} (source {})", terminal(&tool.name), terminal(&tool.version), tool.source.short());
+    let _ = writeln!(
+        out,
+        "on {} with {} cores, engine {}, {} jobs",
+        terminal(&environment.platform),
+        environment.cores,
+        terminal(&environment.engine),
+        environment.jobs
+    );
+    if let Some(executable) = &environment.executable {
+        let _ = writeln!(out, "executable {executable}");
+    }
+    let _ = writeln!(out, "ran for {}", seconds(environment.wall_ns.0));
 }
 
 /// Nanoseconds as seconds, to the nanosecond, trailing zeros left out.
@@ -57,7 +85,7 @@ pub fn descriptor(out: &mut String, descriptor: &Descriptor) {
     let _ = writeln!(
         out,
         "stage {} by {} {} (source {})",
-        descriptor.stage,
+        terminal(&descriptor.stage),
         terminal(&tool.name),
         terminal(&tool.version),
         tool.source.short()
@@ -73,8 +101,13 @@ pub fn descriptor(out: &mut String, descriptor: &Descriptor) {
     }
     for (title, links) in [("reads", &descriptor.inputs), ("writes", &descriptor.outputs)] {
         for link in links {
-            let _ =
-                writeln!(out, "  {title} {:14} {} ({} bytes)", link.role, link.object.digest, link.object.size_bytes);
+            let _ = writeln!(
+                out,
+                "  {title} {:14} {} ({} bytes)",
+                terminal(&link.role),
+                link.object.digest,
+                link.object.size_bytes
+            );
         }
     }
     if let Some(receipt) = &descriptor.receipt {
@@ -86,14 +119,10 @@ pub fn descriptor(out: &mut String, descriptor: &Descriptor) {
     }
 }
 
-fn error(out: &mut String, error: &ErrorDescriptor) {
-    let _ = writeln!(
-        out,
-        "stage {} failed with exit code {}: {}",
-        terminal(&error.stage),
-        error.exit_code,
-        terminal(&error.message)
-    );
+/// How a stage failed. Its message may quote a console and have several lines.
+pub fn error(out: &mut String, error: &ErrorDescriptor) {
+    let (stage, message) = (terminal(&error.stage), controls(&error.message));
+    let _ = writeln!(out, "stage {stage} failed with exit code {}: {message}", error.exit_code);
 }
 
 fn run(out: &mut String, run: &RunConfiguration) {
@@ -142,6 +171,9 @@ fn corpus(out: &mut String, store: &Store, corpus: &Corpus) -> Result<(), Eviden
         total.instructions,
         seconds(total.cluster_ns.0)
     );
+    if corpus.bugs.is_empty() {
+        let _ = writeln!(out, "no branch violated anything");
+    }
     for bug in &corpus.bugs {
         let bug: Bug = store.load(bug)?;
         let _ = writeln!(out, "bug in branch {}: {}", bug.branch, identity(&bug.violation));

@@ -14,10 +14,12 @@
 //! | `mute` | sleeps for ever before setup |
 //! | `fail` | fails an assertion after setup |
 //! | `end` | exits with code 0 after setup |
+//! | `steer` | sends text that would steer a terminal everywhere it can after setup, then fails an assertion |
+//! | `steer-die` | writes such text to the console and exits with code 3 before setup |
 
 use chaoscontrol_protocol::layout::{SLOT_BYTES, SLOTS, SLOTS_OFFSET};
 use chaoscontrol_protocol::{DOORBELL_BYTES, REGION_ADDRESS, WINDOW_BYTES};
-use chaoscontrol_sdk::{assert_always, details, guest, setup_complete};
+use chaoscontrol_sdk::{LogLevel, assert_agree, assert_always, details, guest, log, send_event, setup_complete};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -27,13 +29,18 @@ fn main() {
     println!("chaos-misbehave: {what}");
     match what.as_str() {
         "die" => std::process::exit(3),
+        "steer-die" => {
+            println!("{STEERING}");
+            std::process::exit(3)
+        }
         "crash" => std::process::abort(),
         "spin" => spin(),
         "mute" => sleep_for_ever(),
-        "panic" | "spin-after" | "flood" | "garbage" | "fail" | "end" => {}
+        "panic" | "spin-after" | "flood" | "garbage" | "fail" | "end" | "steer" => {}
         _ => {
             println!(
-                "chaos-misbehave: misbehave= must be panic, die, crash, spin, spin-after, flood, garbage, mute, fail or end"
+                "chaos-misbehave: misbehave= must be panic, die, crash, spin, spin-after, flood, garbage, mute, fail, end, steer or \
+                 steer-die"
             );
             std::process::exit(2);
         }
@@ -47,12 +54,27 @@ fn main() {
         "spin-after" => spin(),
         "flood" => flood(),
         "garbage" => garbage(),
+        "steer" => steer(),
         "fail" => {
             assert_always!(std::hint::black_box(false), "this guest never fails", details! { why: "it was asked to" });
             sleep_for_ever()
         }
         _ => {}
     }
+}
+
+/// Clears the screen, renames the window, rings, reorders what follows, and the same with single characters (ECMA-48 8.2,
+/// Unicode UAX 9).
+const STEERING: &str = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}dekcatta\u{2066}\u{8}\r";
+
+fn steer() -> ! {
+    println!("{STEERING}");
+    // What cannot be sent is not shown either.
+    let _ = send_event(STEERING, details! { text: STEERING });
+    let _ = log(LogLevel::Error, STEERING);
+    let _ = assert_agree!("\u{1b}[1mnamespace\u{9b}", STEERING, STEERING);
+    assert_always!(std::hint::black_box(false), "\u{1b}[31mred\u{202e} message\u{9b}", details! { text: STEERING });
+    sleep_for_ever()
 }
 
 fn spin() -> ! {
