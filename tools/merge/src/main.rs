@@ -17,12 +17,13 @@ static TOOL: Tool = Tool {
     reads: "The descriptors of all shards of one round; the objects they name.",
     writes: "Objects: corpus, coverage map, assertions. On stdout: a descriptor.",
     flags: &[STORE, FROM],
-    positional: Some(Positional { name: "DESCRIPTOR", help: "Descriptor of a shard", min: 1, max: 128 }),
+    positional: Some(Positional { name: "DESCRIPTOR", help: "Descriptor of a shard", min: 1, max: 128, choices: &[] }),
     exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks],
     examples: [
         (
             "A round in two shards, each on any machine",
-            "chaos-explore-round --shard 1/2 < boot.json > one.json && chaos-explore-round --shard 2/2 < boot.json > two.json && chaos-merge one.json two.json > round.json",
+            "chaos-explore-round --shard 1/2 < boot.json > one.json\nchaos-explore-round --shard 2/2 < boot.json > two.json\n\
+             chaos-merge one.json two.json > round.json",
         ),
         (
             "Shards from other stores",
