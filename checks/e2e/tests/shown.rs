@@ -110,7 +110,7 @@ fn every_kind_of_artifact_is_shown_and_no_text_of_a_guest_steers_the_terminal() 
     let environments = std::fs::read_dir(bench.store().join("environment")).expect("environments");
     for environment in environments {
         let path = environment.expect("an entry").path();
-        assert!(shown(&bench, path.to_str().expect("a path")).contains("engine exact"));
+        assert!(shown(&bench, path.to_str().expect("a path")).contains(" cores, engine "));
     }
     // The text is there, made visible.
     let bug = shown(&bench, &outputs(&descriptors[1].1, "bug")[0]);
