@@ -103,6 +103,34 @@ impl Core {
         Ok(offset.wrapping_add(self.segment_base[usize::from(op.segment & 7)]))
     }
 
+    /// Linear address of a memory operand that no segment limit or address size concerns.
+    #[inline(always)]
+    fn plain_address(&self, op: &Op) -> Option<u64> {
+        let plain = op.attributes & (attr::SEGMENTED | attr::ADDRESS_32 | attr::ADDRESS_16) == 0;
+        plain.then(|| self.sum(op).wrapping_add(self.segment_base[usize::from(op.segment & 7)]))
+    }
+
+    /// Loads the memory operand and goes on with `then`, which cannot fail. Everything slow is in a copy of the handler that is
+    /// jumped to, so that the handler itself saves no registers.
+    #[inline(always)]
+    pub fn load_then<T: Mem>(&mut self, op: &Op, then: impl FnOnce(&mut Core, &Op, T)) -> Step {
+        if let Some(address) = self.plain_address(op)
+            && let Some(value) = self.read_cached(address)
+        {
+            then(self, op, value);
+            return Ok(());
+        }
+        self.load_slow_then(op, then)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn load_slow_then<T: Mem>(&mut self, op: &Op, then: impl FnOnce(&mut Core, &Op, T)) -> Step {
+        let value = self.load(op)?;
+        then(self, op, value);
+        Ok(())
+    }
+
     /// Loads the memory operand.
     #[inline(always)]
     pub fn load<T: Mem>(&mut self, op: &Op) -> Result<T, Trap> {
@@ -113,6 +141,17 @@ impl Core {
     /// Stores to the memory operand.
     #[inline(always)]
     pub fn store<T: Mem>(&mut self, op: &Op, value: T) -> Step {
+        if let Some(address) = self.plain_address(op)
+            && self.write_cached(address, value)
+        {
+            return Ok(());
+        }
+        self.store_slow(op, value)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn store_slow<T: Mem>(&mut self, op: &Op, value: T) -> Step {
         let address = self.linear(op, T::BYTES, true)?;
         self.write(address, op.segment, value)
     }
@@ -149,28 +188,41 @@ impl Core {
     /// Reads `T` at a linear address; `segment` decides between #GP and #SS for a non-canonical address.
     #[inline(always)]
     pub fn read<T: Mem>(&mut self, address: u64, segment: u8) -> Result<T, Trap> {
-        let entry = self.tlb.entry(address);
-        if entry.read == self.tlb.tag_of(address.wrapping_add(T::BYTES - 1)) {
-            let host = address.wrapping_add(entry.addend) as *const T;
-            // SAFETY: a matching tag means that the first and last byte lie in the linear page that the addend maps to RAM.
-            Ok(unsafe { host.read_unaligned() })
-        } else {
-            self.read_slow(address, segment)
+        match self.read_cached(address) {
+            Some(value) => Ok(value),
+            None => self.read_slow(address, segment),
         }
+    }
+
+    /// Reads `T` if the translation cache says where it is.
+    #[inline(always)]
+    pub fn read_cached<T: Mem>(&self, address: u64) -> Option<T> {
+        let entry = self.tlb.entry(address);
+        if entry.read != self.tlb.tag_of(address.wrapping_add(T::BYTES - 1)) {
+            return None;
+        }
+        let host = address.wrapping_add(entry.addend) as *const T;
+        // SAFETY: a matching tag means that the first and last byte lie in the linear page that the addend maps to RAM.
+        Some(unsafe { host.read_unaligned() })
+    }
+
+    /// Writes `T` if the translation cache lets it pass, and says whether it did.
+    #[inline(always)]
+    pub fn write_cached<T: Mem>(&mut self, address: u64, value: T) -> bool {
+        let entry = self.tlb.entry(address);
+        let hit = entry.write == self.tlb.tag_of(address.wrapping_add(T::BYTES - 1));
+        if hit {
+            let host = address.wrapping_add(entry.addend) as *mut T;
+            // SAFETY: as in `read_cached`; the write tag also says that nothing derived from this page needs to be told.
+            unsafe { host.write_unaligned(value) };
+        }
+        hit
     }
 
     /// Writes `T` at a linear address.
     #[inline(always)]
     pub fn write<T: Mem>(&mut self, address: u64, segment: u8, value: T) -> Step {
-        let entry = self.tlb.entry(address);
-        if entry.write == self.tlb.tag_of(address.wrapping_add(T::BYTES - 1)) {
-            let host = address.wrapping_add(entry.addend) as *mut T;
-            // SAFETY: as in `read`; the write tag also says that nothing derived from this page needs to be told.
-            unsafe { host.write_unaligned(value) };
-            Ok(())
-        } else {
-            self.write_slow(address, segment, value)
-        }
+        if self.write_cached(address, value) { Ok(()) } else { self.write_slow(address, segment, value) }
     }
 
     /// Reads the memory operand, lets `change` compute the new value (and set flags), and writes it back. All checks are

@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 
 /// An address no block has: it is not canonical.
 const DEAD: u64 = 1 << 63;
-/// Sets of two jumps each.
-const JUMP_SETS: usize = 1 << 13;
-const BUCKETS: usize = 1 << 16;
+/// Sets of two jumps each, and chains of blocks: at first, and at most. Their number follows that of the blocks.
+const JUMP_SETS_MIN: usize = 1 << 9;
+const JUMP_SETS_MAX: usize = 1 << 15;
 const NO_BLOCK: u32 = u32::MAX;
 
 /// The operations of a block: what executing it needs.
@@ -129,31 +129,32 @@ impl Blocks {
         Self {
             ops: Vec::new(),
             blocks: Vec::new(),
-            jumps: vec![NO_JUMPS; JUMP_SETS],
+            jumps: vec![NO_JUMPS; JUMP_SETS_MIN],
             code_pages: Box::new([NO_CODE_PAGE; CODE_PAGES]),
-            buckets: vec![NO_BLOCK; BUCKETS],
+            buckets: vec![NO_BLOCK; JUMP_SETS_MIN],
             by_page: BTreeMap::new(),
             ops_max: ops_max.clamp(64, 1 << 24),
             block_ops_max: block_ops_max.clamp(1, 64),
         }
     }
 
+    /// Below the number of sets, which is a power of two. Blocks of a code page share few pages of the table.
     #[inline(always)]
-    fn jump_slot(ip: u64) -> usize {
-        (ip ^ (ip >> 13)) as usize & (JUMP_SETS - 1)
+    fn jump_slot(&self, ip: u64) -> usize {
+        ((ip >> 3) ^ (ip >> 16)) as usize & (self.jumps.len() - 1)
     }
 
-    fn bucket(physical: u64, ip: u64) -> usize {
+    fn bucket(&self, physical: u64, ip: u64) -> usize {
         let hash = (physical ^ ip.rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (hash >> 40) as usize & (BUCKETS - 1)
+        (hash >> 40) as usize & (self.buckets.len() - 1)
     }
 
     /// The block at `core.rip`, if it was found there lately.
     #[inline(always)]
     pub fn cached(&self, core: &Core) -> Option<Run> {
         let tag = core.tlb.code_tag();
-        let slot = Self::jump_slot(core.rip);
-        // SAFETY: `jump_slot` is below the fixed number of sets.
+        let slot = self.jump_slot(core.rip);
+        // SAFETY: `jump_slot` is below the number of sets.
         let JumpSet([jump, _]) = unsafe { self.jumps.get_unchecked(slot) };
         (jump.ip == core.rip && jump.tag == tag).then(|| jump.run())
     }
@@ -161,7 +162,7 @@ impl Blocks {
     /// A block that was found at `core.rip` once and is still the right one.
     fn found_before(&mut self, core: &mut Core) -> Option<Run> {
         let (ip, tag) = (core.rip, core.tlb.code_tag());
-        let slot = Self::jump_slot(ip);
+        let slot = self.jump_slot(ip);
         let JumpSet(set) = self.jumps[slot];
         for (way, jump) in set.iter().enumerate().filter(|(_, jump)| jump.ip == ip) {
             if jump.tag == tag || (same_decoding(jump.tag, tag) && self.leads_to(core, jump)) {
@@ -193,7 +194,8 @@ impl Blocks {
             count: run.count,
             dispatched: run.dispatched,
         };
-        let JumpSet(set) = &mut self.jumps[Self::jump_slot(ip)];
+        let slot = self.jump_slot(ip);
+        let JumpSet(set) = &mut self.jumps[slot];
         *set = [jump, set[0]];
     }
 
@@ -249,7 +251,7 @@ impl Blocks {
     }
 
     fn lookup(&self, ip: u64, physical: u64, long: bool) -> Option<u32> {
-        let mut id = self.buckets[Self::bucket(physical, ip)];
+        let mut id = self.buckets[self.bucket(physical, ip)];
         while id != NO_BLOCK {
             let block = &self.blocks[id as usize];
             if block.ip == ip && block.physical == physical && block.long == long {
@@ -311,8 +313,11 @@ impl Blocks {
     }
 
     fn publish(&mut self, mut block: Block) -> u32 {
+        if self.blocks.len() * 2 > self.jumps.len() && self.jumps.len() < JUMP_SETS_MAX {
+            self.grow_tables();
+        }
         let id = self.blocks.len() as u32;
-        let bucket = Self::bucket(block.physical, block.ip);
+        let bucket = self.bucket(block.physical, block.ip);
         block.next_in_bucket = self.buckets[bucket];
         self.buckets[bucket] = id;
         self.by_page.entry(block.physical & PAGE_MASK).or_default().push(id);
@@ -321,6 +326,22 @@ impl Blocks {
         }
         self.blocks.push(block);
         id
+    }
+
+    /// Twice as many sets of jumps, which are found again one by one, and chains.
+    #[cold]
+    fn grow_tables(&mut self) {
+        let entries = self.jumps.len() * 2;
+        self.jumps = vec![NO_JUMPS; entries];
+        self.buckets = vec![NO_BLOCK; entries];
+        for id in 0..self.blocks.len() {
+            let Block { ip, physical, .. } = self.blocks[id];
+            if ip != DEAD {
+                let bucket = self.bucket(physical, ip);
+                self.blocks[id].next_in_bucket = self.buckets[bucket];
+                self.buckets[bucket] = id as u32;
+            }
+        }
     }
 
     /// Notes that code was decoded from these bytes of one page.
@@ -340,7 +361,8 @@ impl Blocks {
             let dead = std::mem::replace(&mut self.blocks[id as usize].ip, DEAD);
             // A block on two pages may have been forgotten through the other one.
             if dead != DEAD {
-                let JumpSet(set) = &mut self.jumps[Self::jump_slot(dead)];
+                let slot = self.jump_slot(dead);
+                let JumpSet(set) = &mut self.jumps[slot];
                 set.iter_mut().filter(|jump| jump.ip == dead).for_each(|jump| *jump = NO_JUMP);
                 self.unlink(id, dead);
             }
@@ -354,7 +376,7 @@ impl Blocks {
     /// Takes a block out of its bucket, so that chains stay short however often code changes.
     fn unlink(&mut self, id: u32, ip: u64) {
         let Block { physical, next_in_bucket: next, .. } = self.blocks[id as usize];
-        let bucket = Self::bucket(physical, ip);
+        let bucket = self.bucket(physical, ip);
         if self.buckets[bucket] == id {
             self.buckets[bucket] = next;
             return;

@@ -134,31 +134,32 @@ fn reg_imm<O: Binary, T: Width>(core: &mut Core, op: &Op) -> Step {
 }
 
 fn reg_mem<O: Binary, T: Width>(core: &mut Core, op: &Op) -> Step {
-    let value = core.load::<T>(op)?;
-    let result = O::apply(core, core.reg::<T>(op.dst), value);
-    if O::WRITES {
-        core.set_reg(op.dst, result);
-    }
-    Ok(())
+    core.load_then(op, |core, op, value: T| {
+        let result = O::apply(core, core.reg::<T>(op.dst), value);
+        if O::WRITES {
+            core.set_reg(op.dst, result);
+        }
+    })
 }
 
 #[inline(always)]
-fn mem_value<O: Binary, T: Width>(core: &mut Core, op: &Op, value: T) -> Step {
+fn mem_value<O: Binary, T: Width>(core: &mut Core, op: &Op, value: impl Fn(&Core, &Op) -> T) -> Step {
     if O::WRITES {
+        let value = value(core, op);
         core.modify::<T>(op, |core, old| O::apply(core, old, value))
     } else {
-        let old = core.load::<T>(op)?;
-        O::apply(core, old, value);
-        Ok(())
+        core.load_then(op, |core, op, old: T| {
+            O::apply(core, old, value(core, op));
+        })
     }
 }
 
 fn mem_reg<O: Binary, T: Width>(core: &mut Core, op: &Op) -> Step {
-    mem_value::<O, T>(core, op, core.reg::<T>(op.src))
+    mem_value::<O, T>(core, op, |core, op| core.reg(op.src))
 }
 
 fn mem_imm<O: Binary, T: Width>(core: &mut Core, op: &Op) -> Step {
-    mem_value::<O, T>(core, op, T::cut(op.imm))
+    mem_value::<O, T>(core, op, |_, op| T::cut(op.imm))
 }
 
 fn unary_reg<O: Unary, T: Width>(core: &mut Core, op: &Op) -> Step {

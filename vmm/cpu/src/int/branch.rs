@@ -68,6 +68,17 @@ fn jmp_mem<T: Width>(core: &mut Core, op: &Op) -> Step {
 }
 
 fn call<T: Width>(core: &mut Core, op: &Op) -> Step {
+    // A target outside the canonical half or the segment takes the slow way, where it is refused.
+    if op.has(attr::LONG) && is_canonical(op.imm) && core.push_cached(op, T::cut(op.next_ip)) {
+        core.rip = op.imm;
+        return Ok(());
+    }
+    call_slow::<T>(core, op)
+}
+
+#[cold]
+#[inline(never)]
+fn call_slow<T: Width>(core: &mut Core, op: &Op) -> Step {
     core.call::<T>(op, op.imm)
 }
 
@@ -81,6 +92,21 @@ fn call_mem<T: Width>(core: &mut Core, op: &Op) -> Step {
 }
 
 fn ret<T: Width>(core: &mut Core, op: &Op) -> Step {
+    let pointer = core.gpr[usize::from(RSP)];
+    if op.has(attr::LONG)
+        && let Some(target) = core.read_cached::<T>(pointer).map(Width::zx)
+        && is_canonical(target)
+    {
+        core.gpr[usize::from(RSP)] = pointer.wrapping_add(T::BYTES).wrapping_add(op.imm);
+        core.rip = target;
+        return Ok(());
+    }
+    ret_slow::<T>(core, op)
+}
+
+#[cold]
+#[inline(never)]
+fn ret_slow<T: Width>(core: &mut Core, op: &Op) -> Step {
     if op.has(attr::LONG) {
         let pointer = core.gpr[usize::from(RSP)];
         let target = core.read::<T>(pointer, seg::SS as u8)?.zx();

@@ -15,11 +15,10 @@ use iced_x86::{Code, Mnemonic};
 
 /// Goes to the branch target (relative, in the upper half of the immediate) if the condition holds.
 #[inline(always)]
-fn branch<const CC: u8>(core: &mut Core, op: &Op) -> Step {
+fn branch<const CC: u8>(core: &mut Core, op: &Op) {
     if core.condition::<CC>() {
         core.rip = op.next_ip.wrapping_add((op.imm as i64 >> 32) as u64);
     }
-    Ok(())
 }
 
 #[inline(always)]
@@ -32,7 +31,8 @@ fn reg_reg<const CC: u8, O: Binary, T: Width>(core: &mut Core, op: &Op) -> Step 
     if O::WRITES {
         core.set_reg(op.dst, result);
     }
-    branch::<CC>(core, op)
+    branch::<CC>(core, op);
+    Ok(())
 }
 
 fn reg_imm<const CC: u8, O: Binary, T: Width>(core: &mut Core, op: &Op) -> Step {
@@ -40,25 +40,29 @@ fn reg_imm<const CC: u8, O: Binary, T: Width>(core: &mut Core, op: &Op) -> Step 
     if O::WRITES {
         core.set_reg(op.dst, result);
     }
-    branch::<CC>(core, op)
+    branch::<CC>(core, op);
+    Ok(())
 }
 
 fn reg_mem<const CC: u8, O: Binary, T: Width>(core: &mut Core, op: &Op) -> Step {
-    let value = core.load::<T>(op)?;
-    O::apply(core, core.reg::<T>(op.dst), value);
-    branch::<CC>(core, op)
+    core.load_then(op, |core, op, value: T| {
+        O::apply(core, core.reg::<T>(op.dst), value);
+        branch::<CC>(core, op);
+    })
 }
 
 fn mem_reg<const CC: u8, O: Binary, T: Width>(core: &mut Core, op: &Op) -> Step {
-    let value = core.load::<T>(op)?;
-    O::apply(core, value, core.reg::<T>(op.src));
-    branch::<CC>(core, op)
+    core.load_then(op, |core, op, value: T| {
+        O::apply(core, value, core.reg::<T>(op.src));
+        branch::<CC>(core, op);
+    })
 }
 
 fn mem_imm<const CC: u8, O: Binary, T: Width>(core: &mut Core, op: &Op) -> Step {
-    let value = core.load::<T>(op)?;
-    O::apply(core, value, immediate::<T>(op));
-    branch::<CC>(core, op)
+    core.load_then(op, |core, op, value: T| {
+        O::apply(core, value, immediate::<T>(op));
+        branch::<CC>(core, op);
+    })
 }
 
 /// The operand forms that are fused.

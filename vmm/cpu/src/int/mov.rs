@@ -27,9 +27,7 @@ fn mov_reg_imm<T: Width>(core: &mut Core, op: &Op) -> Step {
 }
 
 fn mov_reg_mem<T: Width>(core: &mut Core, op: &Op) -> Step {
-    let value = core.load::<T>(op)?;
-    core.set_reg(op.dst, value);
-    Ok(())
+    core.load_then(op, |core, op, value: T| core.set_reg(op.dst, value))
 }
 
 fn mov_mem_reg<T: Width>(core: &mut Core, op: &Op) -> Step {
@@ -64,9 +62,9 @@ fn extend_reg<const SIGNED: bool, D: Width, S: Width>(core: &mut Core, op: &Op) 
 }
 
 fn extend_mem<const SIGNED: bool, D: Width, S: Width>(core: &mut Core, op: &Op) -> Step {
-    let source = core.load::<S>(op)?;
-    core.set_reg(op.dst, D::cut(if SIGNED { source.sx() } else { source.zx() }));
-    Ok(())
+    core.load_then(op, |core, op, source: S| {
+        core.set_reg(op.dst, D::cut(if SIGNED { source.sx() } else { source.zx() }));
+    })
 }
 
 fn extend_forms<const SIGNED: bool, D: Width, S: Width>() -> (Handler, Handler) {

@@ -71,6 +71,37 @@ impl Core {
         Ok(value)
     }
 
+    /// Pushes one value if that takes nothing but a hit in the translation cache, and says whether it did. Handlers that leave
+    /// the rest to a function they end with save no registers.
+    #[inline(always)]
+    pub fn push_cached<T: Width>(&mut self, op: &Op, value: T) -> bool {
+        let pointer = self.gpr[usize::from(RSP)].wrapping_sub(T::BYTES);
+        let pushed = op.has(attr::LONG) && self.write_cached(pointer, value);
+        if pushed {
+            self.gpr[usize::from(RSP)] = pointer;
+        }
+        pushed
+    }
+
+    /// [`Core::push`], out of line.
+    #[cold]
+    #[inline(never)]
+    pub fn push_slow<T: Width>(&mut self, op: &Op, value: T) -> Step {
+        self.push(op, value)
+    }
+
+    /// Pops one value if that takes nothing but a hit in the translation cache.
+    #[inline(always)]
+    pub fn pop_cached<T: Width>(&mut self, op: &Op) -> Option<T> {
+        if !op.has(attr::LONG) {
+            return None;
+        }
+        let pointer = self.gpr[usize::from(RSP)];
+        let value = self.read_cached(pointer)?;
+        self.gpr[usize::from(RSP)] = pointer.wrapping_add(T::BYTES);
+        Some(value)
+    }
+
     /// Pushes one value.
     #[inline(always)]
     pub fn push<T: Width>(&mut self, op: &Op, value: T) -> Step {
@@ -115,7 +146,8 @@ impl Core {
 }
 
 fn push_reg<T: Width>(core: &mut Core, op: &Op) -> Step {
-    core.push(op, core.reg::<T>(op.dst))
+    let value = core.reg::<T>(op.dst);
+    if core.push_cached(op, value) { Ok(()) } else { core.push_slow(op, value) }
 }
 
 fn push_mem<T: Width>(core: &mut Core, op: &Op) -> Step {
@@ -133,6 +165,18 @@ fn push_segment<T: Width>(core: &mut Core, op: &Op) -> Step {
 }
 
 fn pop_reg<T: Width>(core: &mut Core, op: &Op) -> Step {
+    match core.pop_cached::<T>(op) {
+        Some(value) => {
+            core.set_reg(op.dst, value);
+            Ok(())
+        }
+        None => pop_reg_slow::<T>(core, op),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn pop_reg_slow<T: Width>(core: &mut Core, op: &Op) -> Step {
     let value = core.pop::<T>(op)?;
     core.set_reg(op.dst, value);
     Ok(())
