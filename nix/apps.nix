@@ -70,7 +70,7 @@ let
     '';
   };
 in
-lib.mapAttrs program (lib.filterAttrs (name: _: packages.tools ? ${name}) packages.packages)
+lib.mapAttrs program (lib.filterAttrs (name: _: name == "chaos-contract" || packages.tools ? ${name}) packages.packages)
 // {
   default = program "explore-raft" exploreRaft;
   explore-raft = program "explore-raft" exploreRaft;

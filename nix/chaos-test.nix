@@ -116,8 +116,8 @@ let
       help = "RAM of each VM";
     };
     diskMib = check.listOf (check.number 1 1048576) // {
-      default = [ ];
-      help = "empty disks of each VM";
+      default = null;
+      help = "empty disks of each VM; one of 16 MiB unless disks are given";
     };
     disks = check.listOf check.path // {
       default = [ ];
@@ -140,7 +140,7 @@ let
       help = "guest nanoseconds per instruction";
     };
     setupLimit = duration 1 day // {
-      default = "120s";
+      default = "30s";
       help = "cluster time by which every VM must have reported setup_complete";
     };
     legacy = check.switch // {
@@ -345,7 +345,14 @@ let
           )
           ++ nodeAppend
           ++ map (image: "--disk ${image}") args.disks
-          ++ map (flag "disk-mib") args.diskMib
+          ++ map (flag "disk-mib") (
+            if args.diskMib == null then
+              [ ]
+            else if args.diskMib == [ ] then
+              [ 0 ]
+            else
+              args.diskMib
+          )
           ++ lib.optional (!args.flush) "--no-flush"
           ++ lib.optional args.legacy "--legacy"
           ++ lib.optional kvm "--engine kvm"

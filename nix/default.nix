@@ -76,7 +76,7 @@ in
     // {
       forPkgs = pkgs: (partsFor pkgs).library;
     };
-  overlays.default = final: _: {
+  overlays.default = final: prev: {
     chaoscontrol =
       let
         p = partsFor final;

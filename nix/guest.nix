@@ -22,6 +22,7 @@ let
     rust.layer {
       inherit name;
       libraries = platform.staticLibraries;
+      environment.hardeningDisable = [ "pie" ];
       meta = {
         license = lib.licenses.asl20;
         platforms = [ "x86_64-linux" ];
@@ -29,7 +30,7 @@ let
       script = ''
         ${rust.unpack "source" (workspace.sources { inherit folders; }) folders}
         export RUSTFLAGS="$RUSTFLAGS ${flags}"
-        cargo build --profile guest --target ${target} $cargoFlags -p ${name}
+        cargo build --profile guest --locked --target ${target} $cargoFlags -p ${name}
         mkdir -p $out/bin
         for bin in ${toString bins}; do cp $CARGO_TARGET_DIR/${target}/guest/$bin $out/bin/; done
       '';
@@ -67,6 +68,7 @@ let
       inherit (args) name;
       inherit vendor;
       libraries = platform.staticLibraries;
+      environment.hardeningDisable = [ "pie" ];
       meta.mainProgram = args.name;
       script = ''
         ${rust.unpack "chaoscontrol" (workspace.sources { folders = sdk; }) sdkFolders}

@@ -58,6 +58,8 @@ let
       inherit name;
       inherit (args) extraConfig;
       passAsFile = [ "extraConfig" ];
+      # The kernel knows best what it is compiled with.
+      hardeningDisable = [ "all" ];
       nativeBuildInputs = [
         pkgs.bc
         pkgs.bison
@@ -75,17 +77,10 @@ let
       buildCommand = ''
         cd $NIX_BUILD_TOP
         source=${if args.source == null then pkgs.linux_6_12.src else args.source}
-        if [ -d "$source" ]; then
-          cp -r --no-preserve=ownership "$source" linux
-          chmod -R u+w linux
-        else
-          mkdir linux
-          tar xf "$source" -C linux --strip-components=1
-        fi
-        (cd linux; ${if platform.patchKernelTree == "" then ":" else platform.patchKernelTree})
+        ${platform.prepareKernelSource}
         cp -r ${builder} kernel
         export XDG_CACHE_HOME=$NIX_BUILD_TOP/cache
-        vmlinux=$(bash kernel/build --source "$PWD/linux" -j "$NIX_BUILD_CORES" \
+        vmlinux=$(bash kernel/build --source "$source" -j "$NIX_BUILD_CORES" \
           ${lib.concatMapStrings (fragment: "--config kernel/${fragment} ") fragments} --config "$extraConfigPath" --print-path)
         mkdir -p $out
         cp "$(dirname "$vmlinux")"/{vmlinux,bzImage,config} $out/

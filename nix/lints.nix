@@ -22,21 +22,11 @@ let
   tested = lib.filter (folder: !(lib.elem folder slow)) workspace.members;
   linted = lib.filter (folder: !(isNickel folder)) workspace.members;
 
-  # Everything that is read as text by some test: pages, scripts, contracts.
-  texts = [
-    "README.md"
-    "LICENSES"
-    "docs"
-    "checks"
-    "guest"
-    "nix"
-    "contracts"
-    "rustfmt.toml"
-  ];
+  # Tests of the repository read all of it as text: pages, scripts, contracts.
   tree = builtins.path {
     path = root;
     name = "chaoscontrol-tree";
-    filter = path: _: !(lib.elem (baseNameOf path) [ "target" "dogfood-results" ".github" ]);
+    filter = path: _: !(lib.elem (baseNameOf path) [ "target" ]);
   };
 
   devDependencies = rust.dependencies {
@@ -88,7 +78,7 @@ in
     name = "clippy";
     folders = linted;
     tools = [ pkgs.clippy ];
-    script = "cargo clippy $cargoFlags ${rust.packagesOf linted} --all-targets -- -D warnings";
+    script = "cargo clippy --locked $cargoFlags ${rust.packagesOf linted} --all-targets -- -D warnings";
   };
   workspace-tests = over {
     name = "workspace-tests";
@@ -97,7 +87,7 @@ in
     tools = platform.testTools;
     script = ''
       export HOME=$NIX_BUILD_TOP TMPDIR=$NIX_BUILD_TOP
-      cargo test $cargoFlags ${rust.packagesOf tested}
+      cargo test --locked $cargoFlags ${rust.packagesOf tested}
     '';
   };
 }

@@ -24,10 +24,15 @@ let
       mkdir -p $out
       for part in ${toString parts}; do cp -rL --no-preserve=ownership "$part"/. $out/; chmod -R u+w $out; done
     '';
-  contract = null;
-  withContract = name: beside name ([ tools.${name} ] ++ lib.optional (contract != null) contract);
+  contract = rust.contract;
+  withContract =
+    name:
+    beside name [
+      tools.${name}
+      contract
+    ];
   stages = lib.mapAttrs (name: _: withContract name) tools;
-  all = beside "chaos-tools" (lib.attrValues tools ++ lib.optional (contract != null) contract);
+  all = beside "chaos-tools" (lib.attrValues tools ++ [ contract ]);
 
   guestOf = import ./guest.nix {
     inherit
@@ -89,6 +94,7 @@ in
     // initrds
     // kernel.packages
     // {
+      chaos-contract = contract;
       default = all;
       chaos-tools = all;
     };

@@ -13,8 +13,15 @@ in
   # where the host's linker looks.
   staticLibraries = lib.optional (!standIn) pkgs.glibc.static;
 
-  # The kernel's scripts name /usr/bin/env and /usr/bin/perl, which a sandbox of nixpkgs does not have and the stand-in's does.
-  patchKernelTree = lib.optionalString (!standIn) "patchShebangs scripts tools arch";
+  # The kernel's scripts name /usr/bin/env and /usr/bin/perl, which a sandbox of nixpkgs does not have and the stand-in's does: the
+  # one needs them rewritten in an unpacked tree, the other builds from the tarball.
+  prepareKernelSource = lib.optionalString (!standIn) ''
+    mkdir linux
+    if [ -d "$source" ]; then cp -r --no-preserve=ownership "$source"/. linux; else tar xf "$source" -C linux --strip-components=1; fi
+    chmod -R u+w linux
+    patchShebangs linux/scripts linux/tools linux/arch
+    source=$PWD/linux
+  '';
 
   # The kernel's host programs link libelf; nixpkgs has it in elfutils, the stand-in in /usr.
   kernelLibraries = lib.optional (!standIn) pkgs.elfutils;

@@ -30,11 +30,10 @@ let
     cp -r --preserve=mode,timestamps ${src} $NIX_BUILD_TOP/${place}
     chmod -R u+w $NIX_BUILD_TOP/${place}
     cd $NIX_BUILD_TOP/${place}
-    ${lib.concatMapStrings (member: ''
-      mkdir -p ${member}/src
-      printf '[package]\nname = "absent-%s"\nversion = "0.0.0"\n' ${lib.replaceStrings [ "/" ] [ "-" ] member} > ${member}/Cargo.toml
-      touch ${member}/src/lib.rs
-    '') (workspace.absent folders)}
+    for member in ${toString (workspace.absent folders)}; do
+      mkdir -p $member/src
+      touch $member/src/lib.rs $member/src/main.rs
+    done
     find . -print0 | xargs -0 touch -h -d @1
   '';
   resume = layer: "zstd -dc ${layer}/target.tar.zst | tar xf - -C $CARGO_TARGET_DIR";
@@ -120,7 +119,7 @@ let
     script = ''
       ${unpack "source" (workspace.sources { folders = libraryFolders; }) libraryFolders}
       ${resume toolDependencies}
-      cargo build --release $cargoFlags ${packagesOf libraryFolders}
+      cargo build --release --locked $cargoFlags ${packagesOf libraryFolders}
       ${keep}
     '';
   };
@@ -132,6 +131,9 @@ let
       inherit (workspace.crates.${folder}) name bins;
       folders = libraryFolders ++ workspace.closure { folders = [ folder ]; };
     in
+    toolOn libraries name bins folders;
+  toolOn =
+    base: name: bins: folders:
     layer {
       inherit name;
       meta = {
@@ -141,8 +143,8 @@ let
       };
       script = ''
         ${unpack "source" (workspace.sources { inherit folders; }) folders}
-        ${resume libraries}
-        cargo build --release $cargoFlags -p ${name}
+        ${resume base}
+        cargo build --release --locked $cargoFlags -p ${name}
         mkdir -p $out/bin
         for bin in ${toString bins}; do
           cp $CARGO_TARGET_DIR/release/$bin $out/bin/
@@ -151,6 +153,23 @@ let
         done
       '';
     };
+  # The one binary that links Nickel: dependencies of its own, on top of those of the others.
+  contractFolder = "tools/contract";
+  contractDependencies = dependencies {
+    name = "chaoscontrol-contract-dependencies";
+    folders = [ contractFolder ];
+    build = ''
+      ${resume toolDependencies}
+      cargo build --release $cargoFlags
+    '';
+  };
+  contract =
+    let
+      inherit (workspace.crates.${contractFolder}) name;
+      folders = libraryFolders ++ workspace.closure { folders = [ contractFolder ]; };
+    in
+    toolOn contractDependencies name [ name ] folders;
+
   generate = ''
     man=$out/share/man/man1 bash=$out/share/bash-completion/completions
     zsh=$out/share/zsh/site-functions fish=$out/share/fish/vendor_completions.d
@@ -165,6 +184,7 @@ let
 in
 {
   inherit
+    contract
     crates
     dependencies
     keep

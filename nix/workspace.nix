@@ -147,7 +147,17 @@ let
       inherit (rootManifest) profile;
     };
 
-  # Manifest, code and build script of each folder; tests and what they read only where `dev` says so.
+  # What build scripts read outside of their crates.
+  beside = {
+    "vmm/artifact" =
+      let
+        entries = if pathExists (at "contracts") then readDir (at "contracts") else { };
+      in
+      [ "contracts/lib" ] ++ map (name: "contracts/${name}") (filter (lib.hasSuffix ".ncl") (attrNames entries));
+  };
+
+  # Code and build script of each folder; tests and what they read only where `dev` says so. Every member's manifest is there: Cargo.lock
+  # is that of the whole workspace, and Cargo holds it against all manifests.
   sources =
     {
       folders,
@@ -156,8 +166,12 @@ let
     }:
     let
       kept = closure { inherit folders dev; };
-      parts = [ "Cargo.toml" "build.rs" "src" ] ++ lib.optionals dev [ "tests" "examples" "benches" ];
-      wanted = [ "Cargo.toml" "Cargo.lock" ] ++ concatMap (folder: map (part: "${folder}/${part}") parts) kept ++ extra;
+      parts = [ "build.rs" "src" ] ++ lib.optionals dev [ "tests" "examples" "benches" ];
+      wanted =
+        [ "Cargo.toml" "Cargo.lock" ]
+        ++ map (member: "${member}/Cargo.toml") members
+        ++ concatMap (folder: map (part: "${folder}/${part}") parts ++ beside.${folder} or [ ]) kept
+        ++ extra;
       prefix = toString root + "/";
       below = path: part: path == part || lib.hasPrefix "${part}/" path;
       above = path: part: lib.hasPrefix "${path}/" part;
@@ -173,14 +187,8 @@ let
         lib.any (part: below relative part || (type == "directory" && above relative part)) wanted;
     };
 
-  # Members that the root manifest names one by one and `kept` leaves out. Cargo wants each to be there: a build puts an empty
-  # crate in its place.
-  absent =
-    kept:
-    let
-      named = filter (member: !(lib.hasSuffix "/*" member)) rootManifest.workspace.members;
-    in
-    filter (member: !(elem member kept)) named;
+  # Members whose code is left out. Cargo wants each to have some: a build puts empty files in its place.
+  absent = kept: filter (member: !(elem member kept)) members;
 in
 {
   inherit
