@@ -441,8 +441,8 @@ let
         show() { chaos-show "$@" --from ${receipt}; }
         digests() { jq -r --arg role "$1" '.outputs[] | select(.role == $role) | .object.digest' ${minimize}/descriptor.json; }
         {
-          show ${explored}/descriptor.json | sed -n '/^rounds/,/^$/p;/edges/p' | head -20
-          show ${verdict}/descriptor.json | sed '1,/^$/d'
+          show ${explored}/descriptor.json | sed -n '/ branches of /{p;q}'
+          show ${verdict}/descriptor.json | sed '1,/^$/d' | tail -n +2
           for bug in $(digests bug) $(digests minimized-bug); do echo; show "$bug"; done
           if [ -n "$(digests bug)$(digests minimized-bug)" ]; then
             echo
@@ -453,14 +453,15 @@ let
         code=0
         chaos-verdict --quiet --require ${class} --in ${reproduce}/descriptor.json --from ${reproduce} --store judged \
           >judged.json 2>why || code=$?
-        cat report.txt
         if [ $code = 10 ]; then
-          echo "mkChaosTest (${args.name}): expected ${args.expect}: $(sed 's/^chaos-verdict: //' why)" >&2
-          exit 10
+          echo "mkChaosTest (${args.name}): expected ${args.expect}: $(sed 's/^chaos-verdict: //' why)"
         elif [ $code != 0 ]; then
           cat why >&2
           exit $code
         fi
+        echo
+        cat report.txt
+        [ $code = 0 ] || exit $code
         mkdir -p $out
         cp report.txt $out/
         ln -s ${receipt}/descriptor.json $out/receipt.json

@@ -24,15 +24,10 @@ let
       mkdir -p $out
       for part in ${toString parts}; do cp -rL --no-preserve=ownership "$part"/. $out/; chmod -R u+w $out; done
     '';
-  contract = rust.contract;
-  withContract =
-    name:
-    beside name [
-      tools.${name}
-      contract
-    ];
+  contract = lib.optional (workspace.has "tools/contract") rust.contract;
+  withContract = name: beside name ([ tools.${name} ] ++ contract);
   stages = lib.mapAttrs (name: _: withContract name) tools;
-  all = beside "chaos-tools" (lib.attrValues tools ++ [ contract ]);
+  all = beside "chaos-tools" (lib.attrValues tools ++ contract);
 
   guestOf = import ./guest.nix {
     inherit
@@ -93,8 +88,8 @@ in
     // guests
     // initrds
     // kernel.packages
+    // lib.optionalAttrs (contract != [ ]) { chaos-contract = lib.head contract; }
     // {
-      chaos-contract = contract;
       default = all;
       chaos-tools = all;
     };

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! The identity of every tool: a digest of the sources it is built from and of Cargo.lock, never of an executable.
+//! What all tools share of their identity: a digest of the libraries' sources and of Cargo.lock, never of an executable. Each tool adds
+//! its own sources, so that a change in one leaves the others what they were.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders whose sources are part of a host tool, relative to the workspace.
-const FOLDERS: &[&str] = &["vmm", "tools", "guest/protocol"];
+/// Folders whose sources are part of every host tool, relative to the workspace.
+const FOLDERS: &[&str] = &["vmm", "tools/cli", "guest/protocol"];
 
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("tools/cli lies in the workspace");
@@ -35,7 +36,7 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<PathBuf>) {
         let path = folder.join(entry.file_name());
         let name = entry.file_name();
         if entry.path().is_dir() {
-            if !["target", "tests", "benches", "fuzz"].iter().any(|skipped| name == *skipped) {
+            if !["target", "tests", "benches", "examples", "fuzz", "oracle"].iter().any(|skipped| name == *skipped) {
                 collect(root, &path, files);
             }
         } else if name == "Cargo.toml" || path.extension().is_some_and(|extension| extension == "rs") {

@@ -154,3 +154,21 @@ fn the_rule_against_host_calls_can_see() {
         code_lines(&source).filter(|(_, l)| BANNED.iter().any(|(c, _)| l.contains(c))).map(|(n, _)| n).collect();
     assert_eq!(hits, [1], "a call in code is seen; one in a comment or a test is not");
 }
+
+#[test]
+fn the_identity_of_a_tool_covers_all_of_its_sources() {
+    let all = sources(&[".rs"]);
+    let mut problems = Vec::new();
+    for main in all.iter().filter(|s| s.path.starts_with("tools/") && s.path.ends_with("/src/main.rs")) {
+        let folder = main.path.trim_end_matches("main.rs");
+        for source in all.iter().filter(|s| s.path.starts_with(folder)) {
+            let name = source.path.trim_start_matches(folder);
+            let elsewhere = name == "lib.rs" && main.text.contains("::SOURCE");
+            if !elsewhere && !main.text.contains(&format!("include_str!(\"{name}\")")) {
+                problems.push(format!("{}: {name} is missing in `sources`", main.path));
+            }
+        }
+    }
+    assert!(all.iter().any(|s| s.path == "tools/boot/src/main.rs"), "the tools are where this test looks");
+    report(&problems);
+}

@@ -20,6 +20,15 @@ const KINDS: [&str; 3] = ["engine", "snapshot", "explore"];
 static TOOL: Tool = Tool {
     name: "chaos-bench",
     stage: "bench",
+    sources: &[
+        include_str!("../Cargo.toml"),
+        include_str!("engine.rs"),
+        include_str!("explore.rs"),
+        include_str!("main.rs"),
+        include_str!("qemu.rs"),
+        include_str!("snapshot.rs"),
+        include_str!("table.rs"),
+    ],
     summary: "measure the engine against QEMU, snapshots and exploration",
     about: "engine runs one VM and QEMU (tcg, -icount shift=0) through the same marked interval of the same guest, in turn, \
             and compares medians of CPU seconds. snapshot measures what restoring and storing a branch costs by its dirty \

@@ -14,6 +14,7 @@ const DISK_MIB: u64 = 16;
 static TOOL: Tool = Tool {
     name: "chaos-boot",
     stage: "boot",
+    sources: &[include_str!("../Cargo.toml"), include_str!("main.rs")],
     summary: "boot N guests to setup_complete and store one cluster snapshot",
     about: "Boots N virtual machines from one kernel and one initrd, connected by a network, until every guest has \
             reported setup_complete. Kernel, initrd, run configuration, console output and the snapshot are objects in \

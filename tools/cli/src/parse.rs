@@ -208,6 +208,7 @@ mod tests {
     const TOOL: Tool = Tool {
         name: "chaos-test",
         stage: "test",
+        sources: &[],
         summary: "",
         about: "",
         reads: "",

@@ -6,8 +6,8 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::process::ExitCode as ProcessCode;
 
-use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_artifact::schema::ToolIdentity;
+use chaoscontrol_artifact::{Digest, ExitCode};
 
 use crate::colour::{complain, wanted};
 use crate::failure::{Failure, Failures};
@@ -17,7 +17,7 @@ use crate::parse::Arguments;
 use crate::progress::Progress;
 use crate::table::Tool;
 
-/// The source digest that the build script found.
+/// The digest of what all tools share, which the build script found.
 const SOURCE: &str = env!("CHAOS_SOURCE_DIGEST");
 
 /// What a tool is given.
@@ -57,7 +57,13 @@ impl Context {
 
 /// Who this tool is.
 pub fn identity(tool: &Tool) -> ToolIdentity {
-    let source = SOURCE.parse().expect("the build script writes a digest");
+    // Each text behind its length: no two sets of files give one stream of bytes.
+    let mut all = SOURCE.as_bytes().to_vec();
+    for text in tool.sources {
+        all.extend_from_slice(&(text.len() as u64).to_le_bytes());
+        all.extend_from_slice(text.as_bytes());
+    }
+    let source = Digest::of(&all);
     ToolIdentity { name: tool.name.to_owned(), version: env!("CARGO_PKG_VERSION").to_owned(), source }
 }
 

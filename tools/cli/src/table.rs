@@ -166,6 +166,9 @@ pub struct Tool {
     pub name: &'static str,
     /// The name of its stage in descriptors: the binary's without `chaos-`.
     pub stage: &'static str,
+    /// The texts of its manifest and of its own source files: with the libraries they make its identity. A test of `checks/tidy`
+    /// looks for files that were left out.
+    pub sources: &'static [&'static str],
     /// One line.
     pub summary: &'static str,
     /// A paragraph.

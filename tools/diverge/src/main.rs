@@ -15,6 +15,7 @@ use chaoscontrol_explore::stages::explore::{HORIZON_NS, HORIZON_NS_MAX};
 static TOOL: Tool = Tool {
     name: "chaos-diverge",
     stage: "diverge",
+    sources: &[include_str!("../Cargo.toml"), include_str!("main.rs")],
     summary: "run a thing twice and name the first event that differs",
     about: "Runs a bug's branch, or a branch of your own from a snapshot, twice on machines of their own and compares every \
             round. Two runs must be the same to the last bit; where they are not, it names VM, time, instruction and the \

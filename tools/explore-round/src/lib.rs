@@ -9,6 +9,9 @@ use chaoscontrol_cli::{Failure, FailureExt, Failures, Flag, Stage, read_input};
 use chaoscontrol_explore::Shard;
 use chaoscontrol_explore::stages::explore::{ExploreOptions, HORIZON_NS_MAX, explore};
 
+/// This file: part of the identity of both tools.
+pub const SOURCE: &str = include_str!("lib.rs");
+
 /// `--branches`.
 pub const BRANCHES: Flag = Flag::one("branches", "N", "Branches of a round").default("64");
 /// `--horizon-ns`.

@@ -10,6 +10,7 @@ use chaoscontrol_cli::{FROM, INPUT, JOBS, SEED, STORE, Tool, stage_main};
 static TOOL: Tool = Tool {
     name: "chaos-explore-round",
     stage: "explore-round",
+    sources: &[include_str!("../Cargo.toml"), include_str!("main.rs"), chaos_explore_round::SOURCE],
     summary: "fork branches from a snapshot, explore fault schedules and report bugs",
     about: "Runs branches from one snapshot, each under its own schedule of faults, keeps the schedules that reach new \
             edges, grows later schedules from them, and reports every distinct violation once. A bug is data: the exit \

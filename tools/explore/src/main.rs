@@ -10,6 +10,7 @@ use chaoscontrol_cli::{FROM, Flag, INPUT, JOBS, SEED, STORE, Tool, stage_main};
 static TOOL: Tool = Tool {
     name: "chaos-explore",
     stage: "explore",
+    sources: &[include_str!("../Cargo.toml"), include_str!("main.rs"), chaos_explore_round::SOURCE],
     summary: "drive many exploration rounds",
     about: "Runs rounds of branches one after the other, as so many chaos-explore-round in a pipeline would, and writes \
             the same objects: a corpus after each round, from which anything can go on.",

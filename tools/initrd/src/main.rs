@@ -13,6 +13,12 @@ use std::process::ExitCode as ProcessCode;
 const TOOL: Tool = Tool {
     name: "chaos-initrd",
     stage: "initrd",
+    sources: &[
+        include_str!("../Cargo.toml"),
+        include_str!("archive.rs"),
+        include_str!("elf.rs"),
+        include_str!("main.rs"),
+    ],
     summary: "pack a static binary and extra files into a reproducible initrd",
     about: "The same files give the same bytes, whoever packs them, wherever and whenever: entries are sorted, and owner, \
             times and inode numbers are fixed. /dev/console and the directories that chaos-init mounts on are added.",

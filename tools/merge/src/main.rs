@@ -10,6 +10,7 @@ use chaoscontrol_explore::stages::merge::merge;
 static TOOL: Tool = Tool {
     name: "chaos-merge",
     stage: "merge",
+    sources: &[include_str!("../Cargo.toml"), include_str!("main.rs")],
     summary: "merge the shards of one exploration round",
     about: "Puts together what chaos-explore-round --shard 1/N to N/N wrote: corpora, coverage, assertions and bugs, each bug \
             once. The order of the arguments does not matter. The next round, or any other stage, goes on from it. A round \

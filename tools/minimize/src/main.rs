@@ -10,6 +10,7 @@ use chaoscontrol_explore::stages::minimize::{ATTEMPTS, MinimizeOptions, minimize
 static TOOL: Tool = Tool {
     name: "chaos-minimize",
     stage: "minimize",
+    sources: &[include_str!("../Cargo.toml"), include_str!("main.rs")],
     summary: "shrink a bug's schedule to the faults that matter",
     about: "Runs each bug again under smaller and smaller schedules until leaving out any one fault makes it go away, \
             then makes parameters small and times round. A bug whose snapshot cannot be read is passed on as it is.",

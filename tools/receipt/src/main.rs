@@ -15,6 +15,7 @@ use chaoscontrol_evidence::{check, derive};
 static TOOL: Tool = Tool {
     name: "chaos-receipt",
     stage: "receipt",
+    sources: &[include_str!("../Cargo.toml"), include_str!("main.rs")],
     summary: "bind a chain by digest, or check such a receipt against a store",
     about: "Writes a descriptor that binds kernel, initrd, tool identities, parameters and every artifact of the chain \
             behind a verdict. The same inputs give the same receipt. With --check it reads a receipt, every object and \

@@ -10,6 +10,7 @@ use chaoscontrol_explore::stages::reproduce::{ReproduceOptions, reproduce_bugs};
 static TOOL: Tool = Tool {
     name: "chaos-reproduce",
     stage: "reproduce",
+    sources: &[include_str!("../Cargo.toml"), include_str!("main.rs")],
     summary: "replay a bug and compare the whole trace",
     about: "Runs the branch of each bug again, from its snapshot or from cold boot, and compares every round with the \
             recorded one. A snapshot that is missing or damaged is a result; a replay that differs ends with code 12 and \

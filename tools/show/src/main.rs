@@ -20,6 +20,7 @@ const BYTES_MAX: u64 = 64 << 20;
 static TOOL: Tool = Tool {
     name: "chaos-show",
     stage: "show",
+    sources: &[include_str!("../Cargo.toml"), include_str!("main.rs")],
     summary: "show any artifact to people",
     about: "Shows a descriptor with what the stage found (bugs with their faults in time, verdicts, receipts), or any object \
             of a store by the beginning of its digest, or any other JSON document in a file. Text that came from a guest is escaped.",

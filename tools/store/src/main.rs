@@ -15,6 +15,7 @@ const COMMANDS: [&str; 3] = ["ls", "verify", "gc"];
 static TOOL: Tool = Tool {
     name: "chaos-store",
     stage: "store",
+    sources: &[include_str!("../Cargo.toml"), include_str!("main.rs")],
     summary: "list, verify and collect a store",
     about: "ls lists every object with its kind, uncompressed and stored size. verify reads everything and names what is \
             damaged; nothing is changed unless --remove-damaged is given. gc deletes objects and packs that no descriptor \

@@ -11,6 +11,7 @@ use chaoscontrol_evidence::judge;
 static TOOL: Tool = Tool {
     name: "chaos-verdict",
     stage: "verdict",
+    sources: &[include_str!("../Cargo.toml"), include_str!("main.rs")],
     summary: "derive the verdict class and the acceptance status",
     about: "Concludes from the reproductions of a chain: one class a bug, that of the worst bug for the chain, and the \
             acceptance status that follows. With --require any other class ends with code 10; the verdict is written all \

@@ -42,6 +42,7 @@ mod tests {
     const TOOL: Tool = Tool {
         name: "chaos-test",
         stage: "test",
+        sources: &[],
         summary: "test what's here",
         about: ".leading dot, back\\slash and an isn't; it's a - test",
         reads: "'quoted' text",
