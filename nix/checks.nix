@@ -33,6 +33,7 @@ let
       kernel
       packages
       raft
+      root
       ;
   };
 

@@ -19,7 +19,6 @@ let
           pkgs
           platform
           workspace
-          root
           ;
       };
       kernel = import ./kernel.nix { inherit pkgs platform root; };

@@ -6,6 +6,7 @@
   kernel,
   packages,
   raft,
+  root,
 }:
 let
   inherit (pkgs) lib;
@@ -140,6 +141,9 @@ let
     in
     lib.optional (!(lib.any (lib.hasInfix case.says) said)) "expected: ${case.says}; said: ${lib.concatStringsSep " / " said}"
   ) wrong;
+  # Arguments that the page does not name.
+  page = lib.readFile (root + "/docs/nix.md");
+  undocumented = lib.filter (name: !(lib.hasInfix "`${name}`" page)) (lib.attrNames chaosTest.accepted);
   kvm = chaosTest.mkChaosTest (good // { engine = "kvm"; });
 in
 {
@@ -191,6 +195,8 @@ in
     wrong-arguments =
       if unsaid != [ ] then
         throw "wrong-arguments:\n  ${lib.concatStringsSep "\n  " unsaid}"
+      else if undocumented != [ ] then
+        throw "docs/nix.md does not name the arguments ${lib.concatStringsSep ", " undocumented}"
       else if kvm.boot.requiredSystemFeatures or [ ] != [ "kvm" ] then
         throw "engine = \"kvm\" must ask for the system feature kvm"
       else

@@ -9,24 +9,36 @@
 }:
 let
   inherit (pkgs) lib;
-  # Crates whose tests are cargo's alone (checks/all): they take minutes, or want QEMU, a kernel in the user's cache or built tools.
+  # Crates whose tests are cargo's alone (checks/all): they take minutes, or want QEMU, a kernel in the user's cache or built tools. Those
+  # of checks/tidy are `repository-rules`.
   slow = [
     "vmm/cpu"
     "vmm/cpu/oracle"
     "vmm/machine"
     "vmm/cluster"
     "checks/e2e"
+    "checks/tidy"
     "tools/contract"
   ];
   isNickel = folder: folder == "tools/contract";
   tested = lib.filter (folder: !(lib.elem folder slow)) workspace.members;
   linted = lib.filter (folder: !(isNickel folder)) workspace.members;
 
-  # Tests of the repository read all of it as text: pages, scripts, contracts.
+  # The rules of the repository read all of it as text.
   tree = builtins.path {
     path = root;
     name = "chaoscontrol-tree";
     filter = path: _: !(lib.elem (baseNameOf path) [ "target" ]);
+  };
+  rustFiles = builtins.path {
+    path = root;
+    name = "chaoscontrol-rust";
+    filter =
+      path: type:
+      let
+        name = baseNameOf path;
+      in
+      type == "directory" || lib.hasSuffix ".rs" name || name == "Cargo.toml" || name == "Cargo.lock" || name == "rustfmt.toml";
   };
 
   devDependencies = rust.dependencies {
@@ -44,20 +56,23 @@ let
     workspace.sources {
       inherit folders;
       dev = true;
-      extra = [ "contracts" ];
+      # A test holds the page of faults against their table.
+      extra = [ "contracts" "docs/faults.md" ];
     };
   over =
     {
       name,
       folders,
-      src ? sources folders,
       tools ? [ ],
       script,
     }:
     rust.layer {
       inherit name tools;
       script = ''
-        ${rust.unpack "source" src (if src == tree then workspace.members else workspace.closure { inherit folders; dev = true; })}
+        ${rust.unpack "source" (sources folders) (workspace.closure {
+          inherit folders;
+          dev = true;
+        })}
         ${rust.resume devDependencies}
         ${script}
         touch $out
@@ -69,7 +84,7 @@ in
     name = "format";
     tools = [ pkgs.rustfmt ];
     script = ''
-      ${rust.unpack "source" tree workspace.members}
+      ${rust.unpack "source" rustFiles workspace.members}
       cargo fmt --all --check
       touch $out
     '';
@@ -83,11 +98,19 @@ in
   workspace-tests = over {
     name = "workspace-tests";
     folders = tested;
-    src = tree;
     tools = platform.testTools;
     script = ''
       export HOME=$NIX_BUILD_TOP TMPDIR=$NIX_BUILD_TOP
       cargo test --locked $cargoFlags ${rust.packagesOf tested}
+    '';
+  };
+  # The one check that a changed page builds again.
+  repository-rules = rust.layer {
+    name = "repository-rules";
+    script = ''
+      ${rust.unpack "source" tree workspace.members}
+      cargo test --locked $cargoFlags -p chaoscontrol-tidy
+      touch $out
     '';
   };
 }

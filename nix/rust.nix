@@ -5,16 +5,11 @@
   pkgs,
   platform,
   workspace,
-  root,
 }:
 let
   inherit (pkgs) lib;
   toTOML = import ./toml.nix;
-  crates = pkgs.rustPlatform.importCargoLock { lockFile = root + "/Cargo.lock"; };
-  lockFile = builtins.path {
-    path = root + "/Cargo.lock";
-    name = "Cargo.lock";
-  };
+  crates = pkgs.rustPlatform.importCargoLock { lockFileContents = workspace.externalLock; };
 
   # All layers build below the same path and with the same flags, or Cargo would build everything again. Without the remapping
   # each binary would name, and so keep, the folder of all crates.
@@ -70,8 +65,8 @@ let
       // environment
     );
 
-  # The crates of registries that building `folders` needs. The key is Cargo.lock and the names, versions, features and profiles
-  # in the manifests.
+  # The crates of registries that building `folders` needs. The key is what Cargo.lock says about them, and the names,
+  # versions, features and profiles in the manifests.
   dependencies =
     {
       name,
@@ -84,14 +79,17 @@ let
       inherit name tools;
       environment = {
         manifest = toTOML (workspace.dependencies { inherit folders dev; });
-        passAsFile = [ "manifest" ];
+        lock = workspace.externalLock;
+        passAsFile = [
+          "lock"
+          "manifest"
+        ];
       };
       script = ''
         mkdir -p $NIX_BUILD_TOP/source/src
         cd $NIX_BUILD_TOP/source
         cp $manifestPath Cargo.toml
-        cp ${lockFile} Cargo.lock
-        chmod u+w Cargo.lock
+        cp $lockPath Cargo.lock
         touch src/lib.rs
         echo 'fn main() {}' > build.rs
         ${build}

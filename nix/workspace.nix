@@ -156,7 +156,7 @@ let
       [ "contracts/lib" ] ++ map (name: "contracts/${name}") (filter (lib.hasSuffix ".ncl") (attrNames entries));
   };
 
-  # Code and build script of each folder; tests and what they read only where `dev` says so. Every member's manifest is there: Cargo.lock
+  # Code and build script of each folder, or all of it where `dev` says that tests are wanted. Every member's manifest is there: Cargo.lock
   # is that of the whole workspace, and Cargo holds it against all manifests.
   sources =
     {
@@ -166,11 +166,11 @@ let
     }:
     let
       kept = closure { inherit folders dev; };
-      parts = [ "build.rs" "src" ] ++ lib.optionals dev [ "tests" "examples" "benches" ];
+      parts = if dev then [ "" ] else [ "/build.rs" "/src" ];
       wanted =
         [ "Cargo.toml" "Cargo.lock" ]
         ++ map (member: "${member}/Cargo.toml") members
-        ++ concatMap (folder: map (part: "${folder}/${part}") parts ++ beside.${folder} or [ ]) kept
+        ++ concatMap (folder: map (part: "${folder}${part}") parts ++ beside.${folder} or [ ]) kept
         ++ extra;
       prefix = toString root + "/";
       below = path: part: path == part || lib.hasPrefix "${part}/" path;
@@ -189,10 +189,18 @@ let
 
   # Members whose code is left out. Cargo wants each to have some: a build puts empty files in its place.
   absent = kept: filter (member: !(elem member kept)) members;
+  # What Cargo.lock says about crates of registries, without the workspace's own: a crate of ours that comes or goes changes no
+  # build of theirs.
+  lock = fromTOML (readFile (at "Cargo.lock"));
+  externalLock = import ./toml.nix {
+    inherit (lock) version;
+    package = filter (package: package ? source) lock.package;
+  };
 in
 {
   inherit
     absent
+    externalLock
     closure
     crates
     dependencies

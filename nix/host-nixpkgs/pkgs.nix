@@ -221,9 +221,13 @@ let
       ];
     };
   importCargoLock =
-    { lockFile, ... }:
+    {
+      lockFile ? null,
+      lockFileContents ? builtins.readFile lockFile,
+      ...
+    }:
     let
-      crates = builtins.filter (p: p ? source) (builtins.fromTOML (builtins.readFile lockFile)).package;
+      crates = builtins.filter (p: p ? source) (builtins.fromTOML lockFileContents).package;
       one = p: ''
         mkdir -p $out/${p.name}-${p.version}
         tar xzf ${fetchCrate p} -C $out/${p.name}-${p.version} --strip-components=1

@@ -34,3 +34,32 @@ fn two_runs_of_one_thing_are_the_same_from_snapshot_and_from_boot() {
     assert!(line.starts_with("the same: "), "{line}");
     assert_eq!(line, says(&["--from-boot"]), "a snapshot and a boot go on alike");
 }
+
+#[test]
+fn shards_merge_in_any_order_and_a_whole_round_is_passed_on() {
+    let bench = Bench::new();
+    let (kernel, initrd) = (kernel(), initrd("sdk-demo"));
+    let arguments =
+        ["--kernel", kernel.to_str().expect("a path"), "--initrd", initrd.to_str().expect("a path"), "--vms", "1"];
+    let booted = bench.run("chaos-boot", &arguments, b"").expect_code(0);
+    let round = ["--branches", "5", "--horizon-ns", "100000000", "--window", "2"];
+    let explored = |name: &str, more: &[&str]| {
+        let descriptor = bench.run("chaos-explore-round", &[&round[..], more].concat(), &booted).expect_code(0);
+        let path = bench.path(name);
+        std::fs::write(&path, descriptor).expect("a file is written");
+        path.to_str().expect("a path").to_owned()
+    };
+    let (one, two) = (explored("one", &["--shard", "1/2"]), explored("two", &["--shard", "2/2"]));
+    let whole = explored("whole", &[]);
+    assert_eq!(std::fs::read(&whole).ok(), std::fs::read(explored("same", &["--shard", "1/1"])).ok());
+    let merged = bench.run("chaos-merge", &[&one, &two], b"").expect_code(0);
+    assert_eq!(merged, bench.run("chaos-merge", &[&two, &one], b"").expect_code(0));
+    let corpus = |ran: &chaoscontrol_e2e::Ran| ran.descriptor()["outputs"][0].clone();
+    let passed_on = bench.run("chaos-merge", &[&whole], b"");
+    assert_eq!(corpus(&passed_on), corpus(&bench.run("chaos-explore-round", &round, &booted)));
+    let next = bench.run("chaos-explore-round", &round, &merged).expect_code(0);
+    let shown = String::from_utf8(bench.run("chaos-show", &[], &next).expect_code(0)).expect("text");
+    assert!(shown.contains("10 branches of 0.1 s"), "{shown}");
+    let missing = bench.run("chaos-merge", &[&one], b"");
+    assert_eq!((missing.code, missing.stderr.contains("shard 2/2 is missing")), (3, true), "{}", missing.stderr);
+}
