@@ -24,7 +24,8 @@ const NO_BLOCK: u32 = u32::MAX;
 pub(crate) struct Run {
     /// Where it goes on when the last operation does not say.
     pub end_ip: u64,
-    first: u32,
+    /// Index of the first operation: no two blocks of one epoch have the same.
+    pub first: u32,
     /// Instructions.
     pub count: u16,
     /// Operations that do their work: one less if the last two are fused. The fused operation stands before the two.
@@ -122,6 +123,12 @@ pub(crate) struct Blocks {
     by_page: BTreeMap<u64, Vec<u32>>,
     ops_max: usize,
     block_ops_max: usize,
+    /// First operations of blocks that were forgotten, for the compiled tier, which empties it.
+    pub forgotten: Vec<u32>,
+    /// Counts how often everything was forgotten.
+    pub epoch: u64,
+    /// Counts how often it was forgotten where blocks are.
+    pub jumps_epoch: u64,
 }
 
 impl Blocks {
@@ -135,6 +142,9 @@ impl Blocks {
             by_page: BTreeMap::new(),
             ops_max: ops_max.clamp(64, 1 << 24),
             block_ops_max: block_ops_max.clamp(1, 64),
+            forgotten: Vec::new(),
+            epoch: 0,
+            jumps_epoch: 0,
         }
     }
 
@@ -364,6 +374,8 @@ impl Blocks {
                 let slot = self.jump_slot(dead);
                 let JumpSet(set) = &mut self.jumps[slot];
                 set.iter_mut().filter(|jump| jump.ip == dead).for_each(|jump| *jump = NO_JUMP);
+                let first = self.blocks[id as usize].run.first;
+                self.forgotten.push(first);
                 self.unlink(id, dead);
             }
         }
@@ -394,6 +406,7 @@ impl Blocks {
 
     /// Forgets where blocks were found, because translation tags repeat.
     pub fn forget_jumps(&mut self) {
+        self.jumps_epoch += 1;
         self.jumps.fill(NO_JUMPS);
         self.code_pages.fill(NO_CODE_PAGE);
     }
@@ -444,6 +457,8 @@ impl Blocks {
 
     /// Forgets everything.
     pub fn clear(&mut self, core: &mut Core) {
+        self.epoch += 1;
+        self.forgotten.clear();
         self.ops.clear();
         self.blocks.clear();
         self.jumps.fill(NO_JUMPS);

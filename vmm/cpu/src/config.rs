@@ -10,11 +10,34 @@ pub struct Config {
     pub cached_operations: usize,
     /// Longest pre-decoded block in instructions: 1 to 64.
     pub block_instructions: usize,
+    /// How instructions are executed.
+    pub tier: Tier,
+    /// Executions after which a block is compiled: at least 1.
+    pub hot_executions: u32,
+    /// Bytes of compiled code kept before all of it is dropped: 256 KiB to 1 GiB.
+    pub code_bytes: usize,
+}
+
+/// How instructions are executed. No guest and no artifact can tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tier {
+    /// By the interpreter.
+    Reference,
+    /// Often executed blocks by host code, on hosts that can (x86-64 Linux); the rest by the interpreter.
+    #[default]
+    Compiled,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { tlb_entries: 2048, cached_operations: 1 << 20, block_instructions: 32 }
+        Self {
+            tlb_entries: 2048,
+            cached_operations: 1 << 20,
+            block_instructions: 32,
+            tier: Tier::default(),
+            hot_executions: 1,
+            code_bytes: 64 << 20,
+        }
     }
 }
 

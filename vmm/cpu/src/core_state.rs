@@ -161,6 +161,9 @@ pub(crate) struct Core {
     pub forget_code: bool,
     /// Pages that walks have read since everything was forgotten.
     pub walked: Vec<PageIndex>,
+    /// What compiled code keeps.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    pub frame: crate::compiled::Frame,
 }
 
 impl Core {
@@ -210,6 +213,8 @@ impl Core {
             faults: 0,
             forget_code: false,
             walked: Vec::new(),
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            frame: crate::compiled::Frame::default(),
         }
     }
 

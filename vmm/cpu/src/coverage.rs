@@ -24,6 +24,15 @@ impl Coverage {
         self.filter = filter;
     }
 
+    pub fn filter(&self) -> CoverageFilter {
+        self.filter
+    }
+
+    /// The map, for compiled code. It does not move while this value lives.
+    pub fn map_mut(&mut self) -> &mut [u8] {
+        &mut self.map
+    }
+
     pub fn map(&self) -> &[u8] {
         &self.map
     }
@@ -43,11 +52,16 @@ impl Coverage {
     }
 }
 
+/// The multipliers of [`index`]: branch, target, and the finalizer's two.
+pub(crate) const FACTORS: [u64; 4] =
+    [0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb];
+
 /// The map index of an edge: two odd multipliers, then the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
-fn index(branch: u64, target: u64) -> usize {
-    let mut hash = branch.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(target.wrapping_mul(0xd1b5_4a32_d192_ed03));
-    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+pub(crate) fn index(branch: u64, target: u64) -> usize {
+    let [branch_factor, target_factor, first, second] = FACTORS;
+    let mut hash = branch.wrapping_mul(branch_factor).wrapping_add(target.wrapping_mul(target_factor));
+    hash = (hash ^ (hash >> 30)).wrapping_mul(first);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(second);
     (hash >> 48) as usize
 }
 

@@ -16,6 +16,9 @@ pub struct Cpu {
     pub(crate) blocks: Blocks,
     pub(crate) coverage: Option<Box<Coverage>>,
     pub(crate) window_wanted: bool,
+    /// Present if blocks are compiled.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    pub(crate) compiled: Option<Box<crate::compiled::Compiled>>,
 }
 
 /// Machines move between threads.
@@ -51,6 +54,27 @@ impl Cpu {
             blocks: Blocks::new(config.cached_operations, config.block_instructions),
             coverage: None,
             window_wanted: false,
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            compiled: match config.tier {
+                crate::config::Tier::Reference => None,
+                crate::config::Tier::Compiled => crate::compiled::Compiled::new(config),
+            },
+        }
+    }
+
+    /// Counted events that compiled code has retired: 0 where nothing is compiled.
+    pub fn compiled_progress(&self) -> u64 {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        return self.compiled.as_ref().map_or(0, |compiled| compiled.retired);
+        #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+        return 0;
+    }
+
+    /// Code was compiled for other edges than are recorded now.
+    fn forget_compiled(&mut self) {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if let Some(compiled) = &mut self.compiled {
+            compiled.clear();
         }
     }
 
@@ -243,6 +267,9 @@ impl Cpu {
 
     /// Switches edge coverage on with a filter (counts so far are kept), or off.
     pub fn set_coverage(&mut self, filter: Option<CoverageFilter>) {
+        if self.coverage.as_ref().map(|coverage| coverage.filter()) != filter {
+            self.forget_compiled();
+        }
         match (filter, &mut self.coverage) {
             (None, coverage) => *coverage = None,
             (Some(filter), Some(coverage)) => coverage.set_filter(filter),

@@ -7,6 +7,8 @@
 
 mod access;
 mod blocks;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod compiled;
 mod config;
 mod core_state;
 mod coverage;
@@ -32,7 +34,7 @@ mod tests;
 mod tlb;
 mod width;
 
-pub use config::{Config, CoverageFilter, TscBase};
+pub use config::{Config, CoverageFilter, Tier, TscBase};
 pub use coverage::COVERAGE_MAP_BYTES;
 pub use cpu::{Cpu, StateError};
 pub use exit::{Exit, GuestError};

@@ -49,6 +49,8 @@ pub(crate) mod attr {
     pub const HOLDS_TRAPS: u16 = 1 << 10;
     /// Decoded for a code segment of compatibility mode.
     pub const SEGMENTED_CODE: u16 = 1 << 11;
+    /// In compiled blocks: compiled for CPL 3.
+    pub const USER: u16 = 1 << 12;
 }
 
 /// One pre-decoded instruction.

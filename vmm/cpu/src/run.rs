@@ -33,10 +33,14 @@ impl Cpu {
     /// The loop over blocks; `OBSERVED` says that edges are recorded.
     fn run_to_limit<const OBSERVED: bool>(&mut self) -> Exit {
         loop {
-            if self.core.attention
-                && let Some(exit) = self.at_boundary()
-            {
-                return exit;
+            if self.core.attention {
+                #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+                if let Some(compiled) = &mut self.compiled {
+                    compiled.attended();
+                }
+                if let Some(exit) = self.at_boundary() {
+                    return exit;
+                }
             }
             let room = self.core.limit - self.core.instructions;
             if room == 0 {
@@ -54,6 +58,15 @@ impl Cpu {
                     }
                 },
             };
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            if u64::from(run.count) <= room
+                && let Some(outcome) = self.execute_compiled(&run)
+            {
+                match outcome {
+                    Outcome::Exit(exit) => return exit,
+                    Outcome::Retired => continue,
+                }
+            }
             let outcome = if u64::from(run.count) > room {
                 self.execute_part(&run, room as usize)
             } else {
@@ -63,6 +76,24 @@ impl Cpu {
                 return exit;
             }
         }
+    }
+
+    /// Executes compiled code from this block on, if it is compiled.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    fn execute_compiled(&mut self, run: &Run) -> Option<Outcome> {
+        use crate::compiled::Left;
+        let compiled = self.compiled.as_mut()?;
+        let entry = compiled.find(&self.core, &mut self.blocks, run, self.coverage.as_deref_mut())?;
+        Some(match compiled.run(&mut self.core, entry, self.coverage.as_deref_mut()) {
+            Left::Boundary => Outcome::Retired,
+            Left::Retired(op) => {
+                if let Some(coverage) = self.coverage.as_mut().filter(|_| op.has(attr::EDGE)) {
+                    coverage.record(op.has(attr::USER), op.ip(), self.core.rip);
+                }
+                Outcome::Retired
+            }
+            Left::Trapped(trap, ip) => self.trapped(trap, ip),
+        })
     }
 
     /// Executes a block, all of it if nothing stops it.

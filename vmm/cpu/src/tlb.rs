@@ -53,7 +53,8 @@ pub(crate) fn same_decoding(tag: u64, other: u64) -> bool {
 #[derive(Debug)]
 pub(crate) struct Tlb {
     entries: Box<[TlbEntry]>,
-    mask: usize,
+    /// 32 less the logarithm of the number of entries.
+    shift: u32,
     /// Generation of the current address space.
     generation: u64,
     /// The last generation that was given out.
@@ -67,17 +68,28 @@ pub(crate) struct Tlb {
 }
 
 impl Tlb {
+    /// An odd multiplier: 2^32 over the golden ratio.
+    pub const HASH: u32 = 0x9e37_79b9;
+    /// Where the tag and the code tag are, for compiled code.
+    pub const TAG_OFFSET: usize = std::mem::offset_of!(Tlb, tag);
+    pub const CODE_TAG_OFFSET: usize = std::mem::offset_of!(Tlb, code_tag);
+
     pub fn new(entries: usize) -> Self {
         let entries = entries.clamp(16, 1 << 16).next_power_of_two();
         Self {
             entries: vec![EMPTY; entries].into_boxed_slice(),
-            mask: entries - 1,
+            shift: 32 - entries.trailing_zeros(),
             generation: 0,
             newest: 0,
             spaces: Vec::with_capacity(SPACES + 1),
             tag: 0,
             code_tag: 0,
         }
+    }
+
+    /// The entries and the logarithm of their number, for compiled code. They never move.
+    pub fn table(&self) -> (*const TlbEntry, u32) {
+        (self.entries.as_ptr(), 32 - self.shift)
     }
 
     /// Switches to another privilege mode; without `cached`, every access misses.
@@ -110,19 +122,20 @@ impl Tlb {
         (address & PAGE_MASK) | self.tag
     }
 
-    /// Neighbouring pages never share a slot (their hashes differ by one or two), so that an entry found for the first byte
-    /// of an access and compared with the tag of its last byte matches only if both lie in its page.
+    /// The top bits of a product. Neighbouring pages never share a slot (with 16 slots their hashes differ by 9 or 10, with
+    /// more by more), so that an entry found for the first byte of an access and compared with the tag of its last byte
+    /// matches only if both lie in its page.
     #[inline(always)]
     fn slot(&self, address: u64) -> usize {
-        let hash = (address >> 12).wrapping_add(address >> 21).wrapping_add(self.tag << 5);
-        hash as usize & self.mask
+        let page = ((address >> 12) as u32).wrapping_add(self.tag as u32);
+        (page.wrapping_mul(Self::HASH) >> self.shift) as usize
     }
 
     /// The entry where a linear address would be.
     #[inline(always)]
     pub fn entry(&self, address: u64) -> &TlbEntry {
         let slot = self.slot(address);
-        // SAFETY: `slot` masks with the length minus one, and the length is a power of two.
+        // SAFETY: `slot` has as many bits as the length, which is a power of two.
         unsafe { self.entries.get_unchecked(slot) }
     }
 

@@ -111,7 +111,7 @@ fn the_engines_caches_are_invisible_to_linux() {
     let Some(mut usual) = machine("vmlinux", |_| {}) else { return };
     let config = usual.config().clone();
     let memory = Arc::new(GuestMemory::new(config.memory_bytes).expect("memory"));
-    let caches = Config { tlb_entries: 32, cached_operations: 1024, block_instructions: 4 };
+    let caches = Config { tlb_entries: 32, cached_operations: 1024, block_instructions: 4, ..Config::default() };
     let engine = Exact::with_config(memory.clone(), &caches).expect("an engine");
     let mut small = Machine::with_engine(config, memory, Box::new(engine)).expect("a machine");
     small.load().expect("loads");

@@ -6,7 +6,7 @@
 use crate::native::Mapping;
 use crate::ram::{P, PAGE, U, W};
 use chaoscontrol_cpu::state::{DescriptorTable, Segment, seg};
-use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit, GuestRam, RamRegion};
+use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit, GuestRam, RamRegion, Tier};
 
 /// Pages of RAM.
 const PAGES: usize = 24;
@@ -46,6 +46,9 @@ impl Fuzzer {
             tlb_entries: 16 << (byte(1) & 3),
             cached_operations: 64 + usize::from(byte(2)),
             block_instructions: 1 + usize::from(byte(3) & 31),
+            tier: if byte(6) & 1 == 0 { Tier::Compiled } else { Tier::Reference },
+            hot_executions: 1 + u32::from(byte(6) >> 1 & 3),
+            code_bytes: 0,
         };
         let mut cpu = Cpu::new(view, &sizes);
         if cpu.set_state(&state(&byte)).is_err() {

@@ -4,7 +4,7 @@
 
 use crate::qemu::world::{self, World};
 use crate::random::{Stream, below, one_in, pick, stream};
-use chaoscontrol_cpu::{Config, CoverageFilter, Cpu, CpuState, Exit, StateError};
+use chaoscontrol_cpu::{Config, CoverageFilter, Cpu, CpuState, Exit, StateError, Tier};
 
 /// Counted events after which a program is cut off: programs that edit themselves may never end.
 const EVENTS_MAX: u64 = 60_000;
@@ -106,6 +106,9 @@ fn config(rng: &mut Stream) -> Config {
         tlb_entries: pick(rng, &[16, 32, 256, 2048]),
         cached_operations: pick(rng, &[64, 100, 1000, 1 << 16]),
         block_instructions: pick(rng, &[1, 2, 5, 32, 64]),
+        tier: pick(rng, &[Tier::Reference, Tier::Compiled, Tier::Compiled]),
+        hot_executions: pick(rng, &[1, 2, 24]),
+        code_bytes: 0,
     }
 }
 

@@ -64,8 +64,8 @@ fn stopping_anywhere_and_any_cache_size_give_the_same_run() {
     let expected = straight();
     let configs = [
         Config::default(),
-        Config { tlb_entries: 16, cached_operations: 64, block_instructions: 1 },
-        Config { tlb_entries: 16, cached_operations: 70, block_instructions: 3 },
+        Config { tlb_entries: 16, cached_operations: 64, block_instructions: 1, ..Config::default() },
+        Config { tlb_entries: 16, cached_operations: 70, block_instructions: 3, ..Config::default() },
     ];
     for config in configs {
         for chunk in [1, 2, 3, 5, 7, 11] {

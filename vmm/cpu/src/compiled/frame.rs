@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! Where compiled code keeps things, and the few routines all of it shares: entry, exits, calls of reference handlers, and the
+//! look-up of jump targets.
+//!
+//! | host register | holds |
+//! |---|---|
+//! | RBP | the `Core`, plus [`BIAS`] |
+//! | R15 | counted events that remain before the limit |
+//! | RAX, RCX, RDX | nothing from one instruction to the next |
+//! | the other ten | guest registers, see [`PINNED`] |
+//!
+//! MXCSR is the guest's while compiled code runs. Guest registers without a host register, and everything else, live in the
+//! `Core`. The status flags live in [`Frame::raw`] or, for a while, in the host's flags.
+
+use super::asm::*;
+use crate::core_state::Core;
+use crate::coverage::FACTORS;
+use crate::flags::{LazyFlags, bit};
+use crate::op::{Op, Trap};
+use crate::tlb::{Tlb, TlbEntry};
+use std::mem::offset_of;
+
+/// Why compiled code returned.
+#[allow(missing_docs)]
+pub(super) mod exit {
+    /// The operation in `Frame::op` did not retire: `Trap::Fault`.
+    pub const FAULT: u32 = 1;
+    /// The operation in `Frame::op` did not retire: `Trap::Exit`.
+    pub const EXIT: u32 = 2;
+    /// The operation in `Frame::op` retired and the block must be left.
+    pub const LEFT: u32 = 3;
+    /// At a boundary; `Core::rip` and `Core::instructions` are right.
+    pub const BOUNDARY: u32 = 4;
+    /// As `BOUNDARY`, through the link numbered in `Frame::link`.
+    pub const LINK: u32 = 5;
+}
+
+/// The part of the `Core` that only compiled code uses.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Frame {
+    /// Status flags as LAHF and SETO leave them: AH is SF ZF 0 AF 0 PF 1 CF, AL is OF.
+    pub raw: u32,
+    /// MXCSR of everything but compiled code.
+    pub host_mxcsr: u32,
+    /// The operation that a shared routine was called for.
+    pub op: *const Op,
+    /// Instructions of the block that holds it.
+    pub count: u64,
+    pub link: u64,
+    /// The translation cache's entries.
+    pub entries: *const TlbEntry,
+    /// The map of edges, while they are recorded.
+    pub edges: *mut u8,
+    /// For values that must survive an access to memory inside one instruction.
+    pub spill: u64,
+}
+
+// SAFETY: the pointers lead to what the CPU owns and moves with it; they are set anew before each use.
+unsafe impl Send for Frame {}
+
+impl Default for Frame {
+    fn default() -> Self {
+        Self {
+            raw: 0,
+            host_mxcsr: 0x1f80,
+            op: std::ptr::null(),
+            count: 0,
+            link: 0,
+            entries: std::ptr::null(),
+            edges: std::ptr::null_mut(),
+            spill: 0,
+        }
+    }
+}
+
+/// RBP points this far into the `Core`, so that the sixteen guest registers are reached with short displacements.
+const BIAS: usize = offset_of!(Core, gpr) + 128;
+
+/// The `Core`'s byte at an offset.
+pub(super) const fn at(offset: usize) -> Rm {
+    Rm::Base(RBP, offset as i32 - BIAS as i32)
+}
+
+macro_rules! field {
+    ($($path:tt)+) => { at(std::mem::offset_of!(Core, $($path)+)) };
+}
+pub(super) use field;
+
+pub(super) const RAW: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, raw));
+pub(super) const SPILL: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, spill));
+const HOST_MXCSR: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, host_mxcsr));
+const FRAME_OP: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, op));
+const FRAME_COUNT: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, count));
+const FRAME_LINK: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, link));
+pub(super) const TLB_TAG: Rm = at(offset_of!(Core, tlb) + Tlb::TAG_OFFSET);
+pub(super) const TLB_ENTRIES: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, entries));
+const FRAME_EDGES: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, edges));
+const CODE_TAG: Rm = at(offset_of!(Core, tlb) + Tlb::CODE_TAG_OFFSET);
+
+/// Host registers of guest registers; the others stay in memory. RBX, R12 and R14 survive calls.
+pub(super) const PINNED: [Option<Reg>; 16] = [
+    Some(R8),
+    Some(R9),
+    Some(R10),
+    Some(RBX),
+    Some(R12),
+    Some(R13),
+    Some(RSI),
+    Some(RDI),
+    Some(R11),
+    None,
+    None,
+    None,
+    Some(R14),
+    None,
+    None,
+    None,
+];
+
+/// Counted events that remain.
+pub(super) const ROOM: Reg = R15;
+
+/// A guest register's place in memory.
+pub(super) fn slot(guest: u8) -> Rm {
+    at(offset_of!(Core, gpr) + usize::from(guest & 31) * 8)
+}
+
+/// `Frame::raw` of status flags.
+pub(super) fn raw_of(flags: &LazyFlags) -> u32 {
+    let bits = flags.bits();
+    ((bits & !bit::OF) as u32) << 8 | u32::from(bits & bit::OF != 0)
+}
+
+/// Status flags of `Frame::raw`.
+pub(super) fn flags_of(raw: u32) -> LazyFlags {
+    let low = u64::from(raw >> 8) & (bit::SF | bit::ZF | bit::AF | bit::PF | bit::CF);
+    LazyFlags::from_bits(low | if raw & 1 != 0 { bit::OF } else { 0 })
+}
+
+/// A slot of the jump cache that compiled code looks targets up in.
+#[repr(C, align(32))]
+#[derive(Clone, Copy)]
+pub(super) struct Jump {
+    pub ip: u64,
+    pub tag: u64,
+    pub code: u64,
+}
+
+/// Slots of the jump cache.
+pub(super) const JUMPS: usize = 1 << 13;
+const JUMP_SHIFT: u8 = 5;
+const _: () = assert!(size_of::<Jump>() == 1 << JUMP_SHIFT);
+
+/// The slot of an address under a code tag: different tags spread, so that address spaces do not displace each other.
+pub(super) fn jump_slot(ip: u64, tag: u64) -> usize {
+    ((ip >> 13) ^ ip ^ tag) as usize & (JUMPS - 1)
+}
+
+/// Addresses of the shared routines.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Routines {
+    /// `extern "sysv64" fn(core, code) -> exit`.
+    pub enter: u64,
+    /// Calls the handler of the operation in RAX, which belongs to a block of EDX instructions. Returns if it retired and the block
+    /// may go on.
+    pub handler: u64,
+    /// The same for handlers that read or write the status flags.
+    pub handler_flags: u64,
+    /// Goes to the guest address in RAX.
+    pub dispatch: u64,
+    /// Counts the edge from RDX, already multiplied, to RAX, which stays.
+    pub edge: u64,
+    /// Leaves at a boundary; `Core::rip` is set.
+    pub boundary: u64,
+    /// Leaves through the link in EDX; `Core::rip` is set.
+    pub link: u64,
+}
+
+/// What runs a reference handler for compiled code.
+extern "sysv64" fn call_handler(core: &mut Core, op: &Op) -> u32 {
+    match (op.handler)(core, op) {
+        Ok(()) => 0,
+        Err(Trap::Fault) => exit::FAULT,
+        Err(Trap::Exit) => exit::EXIT,
+    }
+}
+
+extern "sysv64" fn call_handler_flags(core: &mut Core, op: &Op) -> u32 {
+    core.flags = flags_of(core.frame.raw);
+    let result = call_handler(core, op);
+    core.frame.raw = raw_of(&core.flags);
+    result
+}
+
+fn each_pinned() -> impl Iterator<Item = (u8, Reg)> {
+    (0..16u8).filter_map(|guest| Some((guest, PINNED[usize::from(guest)]?)))
+}
+
+fn store_registers(asm: &mut Asm) {
+    for (guest, host) in each_pinned() {
+        asm.store(8, slot(guest), host);
+    }
+}
+
+fn load_registers(asm: &mut Asm) {
+    for (guest, host) in each_pinned() {
+        asm.load(8, host, slot(guest));
+    }
+}
+
+const SAVED: [Reg; 6] = [RBX, RBP, R12, R13, R14, R15];
+
+/// The constants that routines find in data, as words.
+pub(super) fn constants(jumps: u64) -> [u64; 4] {
+    [jumps, FACTORS[1], FACTORS[2], FACTORS[3]]
+}
+
+/// Emits the shared routines. `words` is the address of the [`constants`].
+pub(super) fn routines(asm: &mut Asm, words: u64) -> Routines {
+    let mut routines = Routines { enter: asm.here(), ..Routines::default() };
+    SAVED.iter().for_each(|reg| asm.push(*reg));
+    asm.alu_imm(alu::SUB, 8, Rm::Reg(RSP), 8);
+    asm.lea(8, RBP, Rm::Base(RDI, BIAS as i32));
+    asm.mov(RAX, RSI);
+    asm.ldmxcsr(field!(mxcsr));
+    asm.load(8, ROOM, field!(limit));
+    asm.alu_load(alu::SUB, 8, ROOM, field!(instructions));
+    load_registers(asm);
+    asm.jmp_rm(Rm::Reg(RAX));
+
+    routines.boundary = asm.here();
+    asm.constant(RAX, exit::BOUNDARY.into());
+    let counted = asm.label();
+    asm.jmp(counted);
+    routines.link = asm.here();
+    asm.store(8, FRAME_LINK, RDX);
+    asm.constant(RAX, exit::LINK.into());
+    asm.bind(counted);
+    asm.load(8, RCX, field!(limit));
+    asm.alu_load(alu::SUB, 8, RCX, Rm::Reg(ROOM));
+    asm.store(8, field!(instructions), RCX);
+    store_registers(asm);
+    asm.stmxcsr(field!(mxcsr));
+    asm.ldmxcsr(HOST_MXCSR);
+    let leave = asm.label();
+    asm.bind(leave);
+    asm.alu_imm(alu::ADD, 8, Rm::Reg(RSP), 8);
+    SAVED.iter().rev().for_each(|reg| asm.pop(*reg));
+    asm.ret();
+
+    routines.handler = handler(asm, call_handler as *const () as u64, leave);
+    routines.handler_flags = handler(asm, call_handler_flags as *const () as u64, leave);
+
+    routines.dispatch = asm.here();
+    let miss = asm.label();
+    asm.mov(RCX, RAX);
+    asm.shift_imm(shift::SHR, 8, Rm::Reg(RCX), 13);
+    asm.load(8, RDX, CODE_TAG);
+    asm.alu_load(alu::XOR, 4, RCX, Rm::Reg(RAX));
+    asm.alu_load(alu::XOR, 4, RCX, Rm::Reg(RDX));
+    asm.alu_imm(alu::AND, 4, Rm::Reg(RCX), JUMPS as i32 - 1);
+    asm.shift_imm(shift::SHL, 4, Rm::Reg(RCX), JUMP_SHIFT);
+    asm.alu_load(alu::ADD, 8, RCX, Rm::Near(words));
+    asm.alu_store(alu::CMP, 8, Rm::Base(RCX, offset_of!(Jump, ip) as i32), RAX);
+    asm.jcc(cc::NZ, miss);
+    asm.alu_store(alu::CMP, 8, Rm::Base(RCX, offset_of!(Jump, tag) as i32), RDX);
+    asm.jcc(cc::NZ, miss);
+    asm.jmp_rm(Rm::Base(RCX, offset_of!(Jump, code) as i32));
+    asm.bind(miss);
+    asm.store(8, field!(rip), RAX);
+    asm.jmp_to(routines.boundary);
+
+    routines.edge = asm.here();
+    edge(asm, words);
+    routines
+}
+
+/// `coverage::index`, and a saturating count.
+fn edge(asm: &mut Asm, words: u64) {
+    asm.mov(RCX, RAX);
+    asm.imul(8, RCX, Rm::Near(words + 8));
+    asm.alu_load(alu::ADD, 8, RDX, Rm::Reg(RCX));
+    for (shift, factor) in [(30, 16), (27, 24)] {
+        asm.mov(RCX, RDX);
+        asm.shift_imm(shift::SHR, 8, Rm::Reg(RCX), shift);
+        asm.alu_load(alu::XOR, 8, RDX, Rm::Reg(RCX));
+        asm.imul(8, RDX, Rm::Near(words + factor));
+    }
+    asm.shift_imm(shift::SHR, 8, Rm::Reg(RDX), 48);
+    asm.alu_load(alu::ADD, 8, RDX, FRAME_EDGES);
+    asm.load_zero(4, 1, RCX, Rm::Base(RDX, 0));
+    asm.alu_imm(alu::ADD, 1, Rm::Reg(RCX), 1);
+    asm.alu_imm(alu::SBB, 1, Rm::Reg(RCX), 0);
+    asm.store(1, Rm::Base(RDX, 0), RCX);
+    asm.ret();
+}
+
+/// The routine that calls `shim` for an operation.
+fn handler(asm: &mut Asm, shim: u64, leave: Label) -> u64 {
+    let address = asm.here();
+    let (trapped, left, out) = (asm.label(), asm.label(), asm.label());
+    store_registers(asm);
+    asm.load(8, RCX, field!(limit));
+    asm.alu_load(alu::SUB, 8, RCX, Rm::Reg(ROOM));
+    asm.alu_load(alu::SUB, 8, RCX, Rm::Reg(RDX));
+    asm.store(8, field!(instructions), RCX);
+    asm.stmxcsr(field!(mxcsr));
+    asm.ldmxcsr(HOST_MXCSR);
+    asm.store(8, FRAME_OP, RAX);
+    asm.store(8, FRAME_COUNT, RDX);
+    asm.lea(8, RDI, Rm::Base(RBP, -(BIAS as i32)));
+    asm.mov(RSI, RAX);
+    asm.alu_imm(alu::SUB, 8, Rm::Reg(RSP), 8);
+    asm.constant(RAX, shim);
+    asm.call_rm(Rm::Reg(RAX));
+    asm.alu_imm(alu::ADD, 8, Rm::Reg(RSP), 8);
+    asm.test(4, Rm::Reg(RAX), RAX);
+    asm.jcc(cc::NZ, trapped);
+    asm.alu_imm(alu::CMP, 8, field!(block_end), 0);
+    asm.jcc(cc::Z, left);
+    asm.load(8, ROOM, field!(limit));
+    asm.alu_load(alu::SUB, 8, ROOM, field!(instructions));
+    asm.alu_load(alu::SUB, 8, ROOM, FRAME_COUNT);
+    asm.ldmxcsr(field!(mxcsr));
+    load_registers(asm);
+    asm.ret();
+    asm.bind(left);
+    asm.constant(RAX, exit::LEFT.into());
+    asm.bind(trapped);
+    // The return address is not needed.
+    asm.alu_imm(alu::ADD, 8, Rm::Reg(RSP), 8);
+    asm.bind(out);
+    asm.jmp(leave);
+    address
+}

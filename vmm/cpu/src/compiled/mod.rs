@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! The compiled tier: blocks that are executed often become host code, with the same results to the bit.
+//!
+//! Invariants, explained in `docs/compiled-tier.md`:
+//! - Between two blocks all state is where the reference has it, but for the status flags, which are converted on entry and exit.
+//! - Whatever compiled code does not do itself it leaves to the reference handlers, one operation at a time.
+//! - Code is written once through one mapping and executed through another. Only data says where jumps lead.
+//! - Compiled code reaches guest memory only through hits in the translation cache.
+//! - Nothing here is part of a snapshot, and dropping all of it at any boundary changes nothing.
+
+mod asm;
+mod branches;
+mod emit;
+mod frame;
+mod integer;
+mod integer_more;
+mod kinds;
+mod memory;
+mod vector;
+mod vector_kinds;
+
+pub(crate) use frame::Frame;
+
+use crate::blocks::{Blocks, Run};
+use crate::config::Config;
+use crate::core_state::Core;
+use crate::coverage::Coverage;
+use crate::memory::PAGE_MASK;
+use crate::op::{Op, Trap, attr};
+use asm::Asm;
+use emit::{Edges, Link, Setting};
+use frame::{JUMPS, Jump, Routines, constants, exit, flags_of, jump_slot, raw_of, routines};
+use memory::CodeMemory;
+
+/// In `marks`: the block is compiled, and this is its unit's number.
+const UNIT: u32 = 1 << 31;
+/// In `marks`: the block cannot be compiled.
+const NEVER: u32 = UNIT - 1;
+/// No block takes more code.
+const BLOCK_BYTES_MAX: usize = 64 << 10;
+const PAGE: usize = 4096;
+/// Where the jump cache is in the data; the constants come before it.
+const JUMPS_AT: usize = 64;
+const LINKS_AT: usize = JUMPS_AT + JUMPS * size_of::<Jump>();
+/// Links kept before all code is dropped.
+const LINKS_MAX: usize = 1 << 18;
+/// No code leads here.
+const NO_JUMP: Jump = Jump { ip: 1 << 63, tag: 0, code: 0 };
+
+/// A compiled block.
+struct Unit {
+    ip: u64,
+    /// Address of its code, 0 when it is no longer valid.
+    entry: u64,
+    /// Compiled for ring 3, which matters to recorded edges.
+    user: bool,
+    /// What the code refers to.
+    _ops: Box<[Op]>,
+    /// Slots of the jump cache that may lead here.
+    jumps: Vec<u16>,
+    /// Links that may lead here.
+    incoming: Vec<u32>,
+}
+
+/// What running compiled code came to.
+pub(crate) enum Left {
+    /// A boundary; everything is in its place.
+    Boundary,
+    /// A boundary after this operation, which retired and ended its block early.
+    Retired(Op),
+    /// The operation did not retire; its instruction pointer.
+    Trapped(Trap, u64),
+}
+
+/// All compiled code of one CPU.
+pub(crate) struct Compiled {
+    memory: CodeMemory,
+    routines: Routines,
+    /// Bytes of code that the routines take.
+    kept: usize,
+    asm: Asm,
+    /// By first operation of a block: executions so far, or [`UNIT`] and a number, or [`NEVER`].
+    marks: Vec<u32>,
+    units: Vec<Unit>,
+    links: Vec<Link>,
+    /// The link that compiled code was left through last.
+    left_through: Option<u32>,
+    hot_executions: u32,
+    epoch: u64,
+    jumps_epoch: u64,
+    /// Counted events that compiled code has retired.
+    pub retired: u64,
+}
+
+impl Compiled {
+    /// An empty cache, or none where the host does not give the memory for it.
+    pub fn new(config: &Config) -> Option<Box<Self>> {
+        let code_bytes = config.code_bytes.clamp(256 << 10, 1 << 30).next_multiple_of(PAGE);
+        let data_bytes = (LINKS_AT + LINKS_MAX * 8).next_multiple_of(PAGE);
+        let memory = CodeMemory::new(code_bytes, data_bytes).ok()?;
+        let mut compiled = Self {
+            memory,
+            routines: Routines::default(),
+            kept: 0,
+            asm: Asm::new(),
+            marks: Vec::new(),
+            units: Vec::new(),
+            links: Vec::new(),
+            left_through: None,
+            hot_executions: config.hot_executions.clamp(1, NEVER - 1),
+            epoch: 0,
+            jumps_epoch: 0,
+            retired: 0,
+        };
+        let (data, _) = compiled.memory.data();
+        for (index, word) in constants(data as u64 + JUMPS_AT as u64).into_iter().enumerate() {
+            // SAFETY: the constants lie at the start of the data area, before the jump cache.
+            unsafe { data.cast::<u64>().add(index).write(word) };
+        }
+        compiled.asm.start(compiled.memory.next());
+        compiled.routines = routines(&mut compiled.asm, data as u64);
+        compiled.asm.finish();
+        compiled.memory.append(&compiled.asm.bytes);
+        compiled.kept = compiled.memory.used();
+        compiled.forget_jumps();
+        Some(Box::new(compiled))
+    }
+
+    fn jump(&mut self, slot: usize) -> &mut Jump {
+        let (data, _) = self.memory.data();
+        // SAFETY: the jump cache has `JUMPS` aligned slots at this place of the data area, which is ours alone.
+        unsafe { &mut *data.add(JUMPS_AT).cast::<Jump>().add(slot & (JUMPS - 1)) }
+    }
+
+    fn forget_jumps(&mut self) {
+        (0..JUMPS).for_each(|slot| *self.jump(slot) = NO_JUMP);
+    }
+
+    /// Makes a link lead to an address.
+    fn set_link(&mut self, link: u32, code: u64) {
+        let (data, _) = self.memory.data();
+        assert!((link as usize) < LINKS_MAX);
+        // SAFETY: the link's word lies inside the data area.
+        unsafe { data.add(LINKS_AT).cast::<u64>().add(link as usize).write(code) };
+    }
+
+    /// Drops all code.
+    pub fn clear(&mut self) {
+        self.memory.truncate(self.kept);
+        self.marks.clear();
+        self.units.clear();
+        self.links.clear();
+        self.left_through = None;
+        self.forget_jumps();
+    }
+
+    /// Catches up with what was forgotten since the last time.
+    fn synchronize(&mut self, blocks: &mut Blocks) {
+        if self.epoch != blocks.epoch {
+            self.epoch = blocks.epoch;
+            self.clear();
+        }
+        if self.jumps_epoch != blocks.jumps_epoch {
+            self.jumps_epoch = blocks.jumps_epoch;
+            self.forget_jumps();
+        }
+        while let Some(first) = blocks.forgotten.pop() {
+            self.forget(first);
+        }
+    }
+
+    fn forget(&mut self, first: u32) {
+        let Some(mark) = self.marks.get_mut(first as usize) else { return };
+        let mark = std::mem::replace(mark, 0);
+        if mark & UNIT == 0 {
+            return;
+        }
+        let unit = &mut self.units[(mark & !UNIT) as usize];
+        let entry = std::mem::replace(&mut unit.entry, 0);
+        let (jumps, incoming) = (std::mem::take(&mut unit.jumps), std::mem::take(&mut unit.incoming));
+        for slot in jumps {
+            let jump = self.jump(slot.into());
+            if jump.code == entry {
+                *jump = NO_JUMP;
+            }
+        }
+        for link in incoming {
+            self.set_link(link, self.links[link as usize].stub);
+        }
+    }
+
+    /// The code of a block, compiled if it is due. The next boundary's block is `run`, at `core.rip`.
+    #[inline]
+    pub fn find(
+        &mut self,
+        core: &Core,
+        blocks: &mut Blocks,
+        run: &Run,
+        coverage: Option<&mut Coverage>,
+    ) -> Option<u64> {
+        self.synchronize(blocks);
+        let first = run.first as usize;
+        if first >= self.marks.len() {
+            self.marks.resize((first + 1).next_power_of_two(), 0);
+        }
+        let mark = self.marks[first];
+        let user = core.cpl() == 3;
+        let unit = if mark & UNIT != 0 {
+            let unit = mark & !UNIT;
+            if coverage.is_some() && self.units[unit as usize].user != user {
+                self.forget(run.first);
+                return None;
+            }
+            unit
+        } else {
+            if mark == NEVER {
+                self.left_through = None;
+                return None;
+            }
+            self.marks[first] = mark + 1;
+            if mark + 1 < self.hot_executions {
+                self.left_through = None;
+                return None;
+            }
+            self.compile(core, blocks, run, coverage, user)?
+        };
+        self.connect(core, unit);
+        Some(self.units[unit as usize].entry)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn compile(
+        &mut self,
+        core: &Core,
+        blocks: &Blocks,
+        run: &Run,
+        coverage: Option<&mut Coverage>,
+        user: bool,
+    ) -> Option<u32> {
+        let mut ops: Box<[Op]> = (0..usize::from(run.count)).map(|position| *blocks.op(run, position)).collect();
+        ops.iter_mut().for_each(|op| op.attributes |= if user { attr::USER } else { 0 });
+        let crosses = (core.rip ^ run.end_ip.wrapping_sub(1)) & PAGE_MASK != 0;
+        if crosses || !ops[0].has(attr::LONG) {
+            self.marks[run.first as usize] = NEVER;
+            self.left_through = None;
+            return None;
+        }
+        if self.memory.room() < BLOCK_BYTES_MAX || self.links.len() + 2 > LINKS_MAX {
+            self.clear();
+            return None;
+        }
+        let edges = match coverage {
+            Some(coverage) if user || !coverage.filter().user_only => {
+                Edges::On { map: coverage.map_mut().as_mut_ptr() as u64, range: coverage.filter().range }
+            }
+            _ => Edges::Off,
+        };
+        let (data, _) = self.memory.data();
+        let first_link = self.links.len() as u64;
+        let setting = Setting {
+            routines: self.routines,
+            tlb_bits: core.tlb.table().1,
+            ip: core.rip,
+            end_ip: run.end_ip,
+            links: (data as u64 + LINKS_AT as u64 + first_link * 8, first_link),
+            edges,
+        };
+        let entry = self.memory.next();
+        self.asm.start(entry);
+        let links = emit::compile(&mut self.asm, setting, &ops);
+        assert!(self.asm.bytes.len() <= BLOCK_BYTES_MAX, "a block became longer than any can be");
+        self.memory.append(&self.asm.bytes);
+        for link in links {
+            self.links.push(link);
+            self.set_link(self.links.len() as u32 - 1, link.stub);
+        }
+        let unit = Unit { ip: core.rip, entry, user, _ops: ops, jumps: Vec::new(), incoming: Vec::new() };
+        let number = self.units.len() as u32;
+        self.units.push(unit);
+        self.marks[run.first as usize] = UNIT | number;
+        Some(number)
+    }
+
+    /// Makes the link that compiled code was left through, or the jump cache, lead to a unit.
+    fn connect(&mut self, core: &Core, unit: u32) {
+        let Unit { ip, entry, .. } = self.units[unit as usize];
+        if let Some(link) = self.left_through.take() {
+            if self.links[link as usize].target == ip {
+                self.set_link(link, entry);
+                self.units[unit as usize].incoming.push(link);
+            }
+            return;
+        }
+        let tag = core.tlb.code_tag();
+        let slot = jump_slot(ip, tag);
+        let wanted = Jump { ip, tag, code: entry };
+        let jump = self.jump(slot);
+        if (jump.ip, jump.tag, jump.code) != (ip, tag, entry) {
+            *jump = wanted;
+            let jumps = &mut self.units[unit as usize].jumps;
+            if !jumps.contains(&(slot as u16)) {
+                jumps.push(slot as u16);
+            }
+        }
+    }
+
+    /// The boundary was looked at: what compiled code was left through means nothing any more.
+    pub fn attended(&mut self) {
+        self.left_through = None;
+    }
+
+    /// Runs compiled code until it leaves.
+    pub fn run(&mut self, core: &mut Core, entry: u64, coverage: Option<&mut Coverage>) -> Left {
+        let before = core.instructions;
+        core.frame.raw = raw_of(&core.flags);
+        core.frame.entries = core.tlb.table().0;
+        core.frame.edges = match coverage {
+            Some(coverage) => coverage.map_mut().as_mut_ptr(),
+            None => std::ptr::null_mut(),
+        };
+        core.block_end = usize::MAX;
+        // SAFETY: `enter` is code emitted for this signature; `entry` is the code of a block that is valid now, compiled for
+        // this core's layout and translation cache. It reads and writes the core and, through the translation cache, guest memory.
+        let why = unsafe {
+            let enter: extern "sysv64" fn(*mut Core, u64) -> u32 = std::mem::transmute(self.routines.enter as *const ());
+            enter(core, entry)
+        };
+        core.flags = flags_of(core.frame.raw);
+        self.left_through = None;
+        let left = match why {
+            exit::BOUNDARY => Left::Boundary,
+            exit::LINK => {
+                self.left_through = Some(core.frame.link as u32);
+                Left::Boundary
+            }
+            _ => {
+                // SAFETY: compiled code put the address of one of its unit's operations there.
+                let op = unsafe { *core.frame.op };
+                Self::stopped(core, &op, why)
+            }
+        };
+        self.retired += core.instructions.wrapping_sub(before);
+        left
+    }
+
+    /// Compiled code was left at an operation that retired or not.
+    fn stopped(core: &mut Core, op: &Op, why: u32) -> Left {
+        core.instructions += u64::from(op.position);
+        match why {
+            exit::FAULT => Left::Trapped(Trap::Fault, op.ip()),
+            exit::EXIT => Left::Trapped(Trap::Exit, op.ip()),
+            _ => {
+                core.instructions += 1;
+                if !op.has(attr::SETS_RIP) {
+                    core.rip = op.next_ip;
+                }
+                Left::Retired(*op)
+            }
+        }
+    }
+}
