@@ -22,9 +22,9 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tier {
     /// By the interpreter.
+    #[default]
     Reference,
     /// Often executed blocks by host code, on hosts that can (x86-64 Linux); the rest by the interpreter.
-    #[default]
     Compiled,
 }
 
@@ -35,7 +35,7 @@ impl Default for Config {
             cached_operations: 1 << 20,
             block_instructions: 32,
             tier: Tier::default(),
-            hot_executions: 1,
+            hot_executions: 24,
             code_bytes: 64 << 20,
         }
     }

@@ -46,6 +46,10 @@ pub trait Engine: Send {
     fn refuse_msr(&mut self);
     /// Units of progress since reset.
     fn progress(&self) -> u64;
+    /// How many of them were made by compiled code.
+    fn compiled_progress(&self) -> u64 {
+        0
+    }
     /// Whether a maskable interrupt can be delivered at this boundary (IF set, no shadow, nothing half done).
     fn interrupt_ready(&self) -> bool;
     /// Delivers a maskable interrupt now. Only when `interrupt_ready`. Counts 1 and wakes a halted CPU.

@@ -56,6 +56,10 @@ impl Engine for Exact {
         self.cpu.progress()
     }
 
+    fn compiled_progress(&self) -> u64 {
+        self.cpu.compiled_progress()
+    }
+
     fn interrupt_ready(&self) -> bool {
         self.cpu.interrupt_ready()
     }

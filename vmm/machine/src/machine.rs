@@ -208,6 +208,11 @@ impl Machine {
         self.engine.progress()
     }
 
+    /// How many of them compiled code has made since this machine exists.
+    pub fn compiled_instructions(&self) -> u64 {
+        self.engine.compiled_progress()
+    }
+
     /// Whether the CPU is halted with no interrupt to take.
     pub fn is_halted(&self) -> bool {
         self.halted && self.board.pending().is_none()

@@ -2,9 +2,9 @@
 //! Our CPU against the host's: the loop over cases.
 
 use crate::case::Case;
-use crate::compare::{Difference, compare};
+use crate::compare::Difference;
 use crate::generate;
-use crate::guest::GuestRunner;
+use crate::guest::Guests;
 use crate::host;
 use crate::masks::{self, Open};
 use crate::minimize::minimize;
@@ -111,10 +111,10 @@ pub fn run(options: &Options, mut progress: impl FnMut(u64)) -> Result<Summary, 
 pub fn replay(case: &Case) -> Result<Option<Difference>, NativeError> {
     let mut native = NativeRunner::new()?;
     let results = native.run(std::slice::from_ref(case))?;
-    let mut guest = GuestRunner::default();
+    let mut guests = Guests::default();
     let mut factory = InstructionInfoFactory::new();
     Ok(match results.into_iter().next() {
-        Some(Native::Done(expected)) => compare(case, &expected, &guest.run(case), &mut factory),
+        Some(Native::Done(expected)) => guests.judge(case, &expected, &mut factory),
         Some(Native::Lost(how)) => {
             Some(Difference { what: "the native run".into(), expected: how.into(), got: String::new() })
         }
@@ -125,7 +125,7 @@ pub fn replay(case: &Case) -> Result<Option<Difference>, NativeError> {
 struct Campaign<'a> {
     options: &'a Options,
     native: NativeRunner,
-    guest: GuestRunner,
+    guests: Guests,
     factory: InstructionInfoFactory,
     targets: Vec<(Code, u32)>,
     failed: BTreeSet<Code>,
@@ -141,7 +141,7 @@ impl<'a> Campaign<'a> {
         Ok(Self {
             options,
             native: NativeRunner::new()?,
-            guest: GuestRunner::default(),
+            guests: Guests::default(),
             factory: InstructionInfoFactory::new(),
             targets,
             failed: BTreeSet::new(),
@@ -194,12 +194,11 @@ impl<'a> Campaign<'a> {
                     continue;
                 }
             };
-            let got = self.guest.run(case);
             self.summary.compared += 1;
             *self.summary.per_code.entry(*code).or_default() += 1;
-            if compare(case, &expected, &got, &mut self.factory).is_some() && self.failed.insert(*code) {
-                let Self { native, guest, factory, .. } = self;
-                let small = minimize(case, |candidates| differences(candidates, native, guest, factory));
+            if self.guests.judge(case, &expected, &mut self.factory).is_some() && self.failed.insert(*code) {
+                let Self { native, guests, factory, .. } = self;
+                let small = minimize(case, |candidates| differences(candidates, native, guests, factory));
                 // A failure that does not repeat is one of the harness, and must be seen, too.
                 let (case, difference) = small.unwrap_or_else(|| {
                     let what = "a difference that did not happen again".into();
@@ -224,14 +223,14 @@ fn certain(code: Code) -> bool {
 fn differences(
     cases: &[Case],
     native: &mut NativeRunner,
-    guest: &mut GuestRunner,
+    guests: &mut Guests,
     factory: &mut InstructionInfoFactory,
 ) -> Vec<Option<Difference>> {
     let Ok(results) = native.run(cases) else { return vec![None; cases.len()] };
     let pairs = cases.iter().zip(results);
     pairs
         .map(|(case, native)| match native {
-            Native::Done(expected) => compare(case, &expected, &guest.run(case), factory),
+            Native::Done(expected) => guests.judge(case, &expected, factory),
             Native::Lost(_) => None,
         })
         .collect()

@@ -4,14 +4,15 @@
 //! Every exception ends in a ring-0 handler of its own that halts; its frame and the registers are the outcome.
 
 use crate::case::{Case, Fx, Outcome, Registers};
-use crate::compare::ENDLESS;
+use crate::compare::{Difference, ENDLESS, compare};
 use crate::layout::{
     CODE, CODE_BYTES, DATA, DATA_BYTES, FILLER, FS_BASE, GS_BASE, HIGH, READABLE_BYTES, USER_CS32, USER_CS64, USER_DS,
     base_image,
 };
 use crate::ram::{NX, P, PAGE, PageTables, Ram, U, W, gate, segment_descriptor, system_descriptor};
 use chaoscontrol_cpu::state::{DescriptorTable, Segment, X87, seg};
-use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit};
+use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit, Tier};
+use iced_x86::InstructionInfoFactory;
 
 /// Where the kernel's pages are, in the upper half, which a Linux process cannot see either.
 const KERNEL: u64 = 0xffff_ff00_0000_0000;
@@ -43,12 +44,80 @@ pub struct GuestRunner {
 
 impl Default for GuestRunner {
     fn default() -> Self {
-        // Few operations: nearly every case is new code.
-        Self::new(&Config { cached_operations: 1 << 12, ..Config::default() })
+        Self::of_tier(Tier::Reference)
+    }
+}
+
+/// Both tiers, which must agree on everything.
+pub struct Guests {
+    reference: GuestRunner,
+    compiled: GuestRunner,
+}
+
+impl Default for Guests {
+    fn default() -> Self {
+        Self { reference: GuestRunner::of_tier(Tier::Reference), compiled: GuestRunner::of_tier(Tier::Compiled) }
+    }
+}
+
+impl Guests {
+    /// Runs a case on both and compares what they did, first with each other, then with the host.
+    pub fn judge(
+        &mut self,
+        case: &Case,
+        expected: &Outcome,
+        factory: &mut InstructionInfoFactory,
+    ) -> Option<Difference> {
+        let got = self.reference.run(case);
+        tiers_differ(&got, &self.compiled.run(case)).or_else(|| compare(case, expected, &got, factory))
+    }
+
+    /// Runs a case on both and compares them with each other alone.
+    pub fn agree(&mut self, case: &Case) -> Option<Difference> {
+        let got = self.reference.run(case);
+        tiers_differ(&got, &self.compiled.run(case))
+    }
+}
+
+/// The first difference between the tiers, of which none is allowed.
+fn tiers_differ(reference: &Outcome, compiled: &Outcome) -> Option<Difference> {
+    if reference == compiled {
+        return None;
+    }
+    let (a, b) = (&reference.registers, &compiled.registers);
+    let differ = |what: String, a: u64, b: u64| {
+        Some(Difference {
+            what: format!("{what} between the tiers (expected is the reference)"),
+            expected: format!("{a:#x}"),
+            got: format!("{b:#x}"),
+        })
+    };
+    let general = (0..16).find(|&index| a.gpr[index] != b.gpr[index]);
+    let vector = (0..16).find(|&index| a.fx.xmm(index) != b.fx.xmm(index));
+    match (general, vector) {
+        _ if a.vector != b.vector => differ("vector".into(), a.vector.into(), b.vector.into()),
+        _ if a.rip != b.rip => differ("rip".into(), a.rip, b.rip),
+        _ if a.rflags != b.rflags => differ("rflags".into(), a.rflags, b.rflags),
+        (Some(index), _) => differ(format!("register {index}"), a.gpr[index], b.gpr[index]),
+        (_, Some(index)) => differ(format!("low half of xmm{index}"), a.fx.xmm(index) as u64, b.fx.xmm(index) as u64),
+        _ if a.fx != b.fx => differ("fxsave image, mxcsr".into(), a.fx.u32(24).into(), b.fx.u32(24).into()),
+        _ => differ("memory or another register".into(), reference.memory.len() as u64, compiled.memory.len() as u64),
     }
 }
 
 impl GuestRunner {
+    /// A guest on one tier. All code is compiled at once.
+    pub fn of_tier(tier: Tier) -> Self {
+        // Few operations: nearly every case is new code.
+        Self::new(&Config {
+            cached_operations: 1 << 12,
+            tier,
+            hot_executions: 1,
+            code_bytes: 1 << 20,
+            ..Config::default()
+        })
+    }
+
     /// Builds the guest.
     pub fn new(config: &Config) -> Self {
         let mut ram = Ram::new(RAM_PAGES);

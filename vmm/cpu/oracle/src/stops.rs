@@ -14,9 +14,11 @@ const EVENTS_MAX: u64 = 60_000;
 pub enum Policy {
     /// As far as the CPU goes by itself.
     Straight,
+    /// The same in compiled code.
+    Compiled,
     /// One counted event at a time.
     Single,
-    /// Random budgets from this seed.
+    /// Random budgets from this seed, in compiled code.
     Random(u64),
     /// Random budgets, and at some stops the state moves into a new CPU with other cache sizes.
     Restores(u64),
@@ -64,15 +66,17 @@ impl Ending {
 pub fn run(world: World, policy: Policy) -> Result<Ending, StateError> {
     let seed = match policy {
         Policy::Random(seed) | Policy::Restores(seed) => seed,
-        Policy::Straight | Policy::Single => 0,
+        Policy::Straight | Policy::Compiled | Policy::Single => 0,
     };
     let mut rng = stream(seed, 0);
-    let mut runner = Runner { cpu: new_cpu(&world, &Config::default()), exits: Vec::new(), reads: 0 };
+    let tier = if matches!(policy, Policy::Random(_) | Policy::Compiled) { Tier::Compiled } else { Tier::Reference };
+    let first = Config { tier, hot_executions: 1, code_bytes: 1 << 20, ..Config::default() };
+    let mut runner = Runner { cpu: new_cpu(&world, &first), exits: Vec::new(), reads: 0 };
     runner.cpu.set_state(&world.state)?;
     let end = loop {
         let left = EVENTS_MAX - runner.cpu.progress();
         let budget = match policy {
-            Policy::Straight => EVENTS_MAX,
+            Policy::Straight | Policy::Compiled => EVENTS_MAX,
             Policy::Single => 1,
             Policy::Random(_) | Policy::Restores(_) => budget(&mut rng),
         };

@@ -36,7 +36,7 @@ fn stopping_at_every_boundary_is_invisible() {
 fn random_stops_and_restores_are_invisible() {
     for (index, program) in programs::all(SEED).iter().enumerate() {
         let seed = index as u64;
-        check(program, &[Policy::Random(seed), Policy::Restores(seed)]);
+        check(program, &[Policy::Compiled, Policy::Random(seed), Policy::Restores(seed)]);
     }
 }
 
@@ -44,7 +44,13 @@ fn random_stops_and_restores_are_invisible() {
 fn programs_that_edit_tables_and_code_always_give_one_result() {
     for index in 0..150 {
         let program = selfedit::program(SEED, index);
-        let policies = [Policy::Single, Policy::Random(index), Policy::Restores(index), Policy::Restores(index + 1000)];
+        let policies = [
+            Policy::Compiled,
+            Policy::Single,
+            Policy::Random(index),
+            Policy::Restores(index),
+            Policy::Restores(index + 1000),
+        ];
         check(&program, &policies);
     }
     let ended = (0..150).filter(|&index| ends(&selfedit::program(SEED, index))).count();

@@ -6,7 +6,9 @@
 //! a stub behind the block, which calls the reference handler for the whole operation and comes back after it.
 
 use super::asm::*;
-use super::frame::{Frame, PINNED, RAW, ROOM, Routines, TLB_ENTRIES, TLB_TAG, at, field, slot};
+use super::frame::{
+    Frame, NO_SITE, PINNED, RAW, ROOM, Routines, SITE_TAG, TLB_ENTRIES, TLB_TAG, at, dispatch, field, slot,
+};
 use super::kinds::{Kind, effect, flag, kind};
 use crate::core_state::Core;
 use crate::coverage::FACTORS;
@@ -36,7 +38,10 @@ pub(super) struct Setting {
 pub(super) enum Edges {
     Off,
     /// Into the map at this host address, for branches in this half-open range.
-    On { map: u64, range: (u64, u64) },
+    On {
+        map: u64,
+        range: (u64, u64),
+    },
 }
 
 /// How the flags that the host holds become `Frame::raw`.
@@ -78,12 +83,23 @@ struct Cold {
     after: After,
 }
 
-/// A jump to another block of the same page, which is filled in when that block is compiled.
+/// A word of data that a jump looks at: where it leads to in the same page, which is filled in when that block is compiled, or
+/// one of the two words of a site, which compiled code fills in.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
+    /// Instruction pointer of the target, or no instruction pointer for a word of a site.
     pub target: u64,
-    /// Where the jump leads until then.
+    /// What the word holds at first: for a jump, where it leads out.
     pub stub: u64,
+}
+
+/// The way out of a jump to another block.
+struct Exit {
+    stub: Label,
+    ip: u64,
+    /// Its (first) word among this block's.
+    word: u64,
+    site: bool,
 }
 
 pub(super) struct Emitter<'a> {
@@ -96,7 +112,7 @@ pub(super) struct Emitter<'a> {
     pending: Option<Save>,
     colds: Vec<Cold>,
     pub head: Label,
-    stubs: Vec<(Label, u64)>,
+    exits: Vec<Exit>,
     pub links: Vec<Link>,
     /// A reference handler is called on the straight way, so the boundary after the block may need attention.
     pub calls: bool,
@@ -116,7 +132,7 @@ pub(super) fn compile(asm: &mut Asm, setting: Setting, ops: &[Op]) -> Vec<Link> 
         pending: None,
         colds: Vec::new(),
         head,
-        stubs: Vec::new(),
+        exits: Vec::new(),
         links: Vec::new(),
         calls: false,
         sse_checked: false,
@@ -164,13 +180,11 @@ impl Emitter<'_> {
             self.go_to(self.setting.end_ip);
         }
         self.cold_stubs();
+        self.exit_stubs();
         self.asm.bind(no_room);
         self.asm.alu_imm(alu::ADD, 8, Rm::Reg(ROOM), count);
         self.leave_at(self.setting.ip);
         self.asm.finish();
-        for (link, (label, target)) in self.links.iter_mut().zip(&self.stubs) {
-            *link = Link { target: *target, stub: self.asm.address(*label) };
-        }
     }
 
     /// Emits one operation; true if it has also gone to where the block goes.
@@ -221,7 +235,7 @@ impl Emitter<'_> {
         }
         self.attend(None);
         self.asm.load(8, RAX, field!(rip));
-        self.asm.jmp_to(self.setting.routines.dispatch);
+        dispatch(self.asm, &self.setting.routines);
         true
     }
 
@@ -279,21 +293,40 @@ impl Emitter<'_> {
         if ip == self.setting.ip {
             return self.asm.jmp(self.head);
         }
-        if (ip ^ self.setting.ip) & PAGE_MASK != 0 {
-            self.asm.constant(RAX, ip);
-            return self.asm.jmp_to(self.setting.routines.dispatch);
-        }
-        let number = self.links.len() as u64;
-        let (address, first) = self.setting.links;
-        self.asm.jmp_rm(Rm::Near(address + number * 8));
+        let word = self.setting.links.0 + self.links.len() as u64 * 8;
         let stub = self.asm.label();
-        self.asm.bind(stub);
-        self.asm.constant(RAX, ip);
-        self.asm.store(8, field!(rip), RAX);
-        self.asm.constant(RDX, first + number);
-        self.asm.jmp_to(self.setting.routines.link);
-        self.stubs.push((stub, ip));
-        self.links.push(Link { target: ip, stub: 0 });
+        if (ip ^ self.setting.ip) & PAGE_MASK == 0 {
+            self.asm.jmp_rm(Rm::Near(word));
+            self.exits.push(Exit { stub, ip, word: self.links.len() as u64, site: false });
+            self.links.push(Link { target: ip, stub: 0 });
+            return;
+        }
+        self.asm.load(8, RDX, SITE_TAG);
+        self.asm.alu_load(alu::CMP, 8, RDX, Rm::Near(word));
+        self.asm.jcc(cc::NZ, stub);
+        self.asm.jmp_rm(Rm::Near(word + 8));
+        self.exits.push(Exit { stub, ip, word: self.links.len() as u64, site: true });
+        // The tag, then the code.
+        self.links.push(Link { target: NO_SITE, stub: NO_SITE });
+        self.links.push(Link { target: NO_SITE, stub: 0 });
+    }
+
+    /// The ways out of links that lead nowhere yet and of sites whose tag is another.
+    fn exit_stubs(&mut self) {
+        let (address, first) = self.setting.links;
+        for Exit { stub, ip, word, site } in std::mem::take(&mut self.exits) {
+            self.asm.bind(stub);
+            self.asm.constant(RAX, ip);
+            if site {
+                self.asm.lea(8, RCX, Rm::Near(address + word * 8));
+                self.asm.jmp_to(self.setting.routines.resolve);
+            } else {
+                self.links[word as usize].stub = self.asm.address(stub);
+                self.asm.store(8, field!(rip), RAX);
+                self.asm.constant(RDX, first + word);
+                self.asm.jmp_to(self.setting.routines.link);
+            }
+        }
     }
 
     /// Ends the block by going to the address in RAX.
@@ -302,7 +335,7 @@ impl Emitter<'_> {
             self.asm.store(8, field!(rip), RAX);
             self.attend(None);
         }
-        self.asm.jmp_to(self.setting.routines.dispatch);
+        dispatch(self.asm, &self.setting.routines);
     }
 
     // Status flags.

@@ -52,6 +52,12 @@ pub(crate) struct Frame {
     pub entries: *const TlbEntry,
     /// The map of edges, while they are recorded.
     pub edges: *mut u8,
+    /// The code tag, with [`Frame::site_epoch`] above it: what sites compare.
+    pub site_tag: u64,
+    /// Changes whenever compiled code that a site may lead to was dropped; multiples of [`SITE_EPOCH`].
+    pub site_epoch: u64,
+    /// The site that is being resolved.
+    pub site: u64,
     /// For values that must survive an access to memory inside one instruction.
     pub spill: u64,
 }
@@ -69,10 +75,18 @@ impl Default for Frame {
             link: 0,
             entries: std::ptr::null(),
             edges: std::ptr::null_mut(),
+            site_tag: NO_SITE,
+            site_epoch: 0,
+            site: 0,
             spill: 0,
         }
     }
 }
+
+/// Above the bits of a code tag.
+pub(super) const SITE_EPOCH: u64 = 1 << 12;
+/// No tag: the mode bits of a code tag are never all set.
+pub(super) const NO_SITE: u64 = u64::MAX;
 
 /// RBP points this far into the `Core`, so that the sixteen guest registers are reached with short displacements.
 const BIAS: usize = offset_of!(Core, gpr) + 128;
@@ -96,6 +110,9 @@ const FRAME_LINK: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, link));
 pub(super) const TLB_TAG: Rm = at(offset_of!(Core, tlb) + Tlb::TAG_OFFSET);
 pub(super) const TLB_ENTRIES: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, entries));
 const FRAME_EDGES: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, edges));
+pub(super) const SITE_TAG: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, site_tag));
+const SITE_EPOCHS: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, site_epoch));
+const SITE: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, site));
 const CODE_TAG: Rm = at(offset_of!(Core, tlb) + Tlb::CODE_TAG_OFFSET);
 
 /// Host registers of guest registers; the others stay in memory. RBX, R12 and R14 survive calls.
@@ -169,6 +186,10 @@ pub(super) struct Routines {
     pub handler_flags: u64,
     /// Goes to the guest address in RAX.
     pub dispatch: u64,
+    /// The same, and makes the site at RCX remember.
+    pub resolve: u64,
+    /// Address of the constants.
+    pub words: u64,
     /// Counts the edge from RDX, already multiplied, to RAX, which stays.
     pub edge: u64,
     /// Leaves at a boundary; `Core::rip` is set.
@@ -252,21 +273,20 @@ pub(super) fn routines(asm: &mut Asm, words: u64) -> Routines {
     routines.handler = handler(asm, call_handler as *const () as u64, leave);
     routines.handler_flags = handler(asm, call_handler_flags as *const () as u64, leave);
 
+    routines.words = words;
     routines.dispatch = asm.here();
+    dispatch(asm, &routines);
+
+    routines.resolve = asm.here();
     let miss = asm.label();
-    asm.mov(RCX, RAX);
-    asm.shift_imm(shift::SHR, 8, Rm::Reg(RCX), 13);
-    asm.load(8, RDX, CODE_TAG);
-    asm.alu_load(alu::XOR, 4, RCX, Rm::Reg(RAX));
-    asm.alu_load(alu::XOR, 4, RCX, Rm::Reg(RDX));
-    asm.alu_imm(alu::AND, 4, Rm::Reg(RCX), JUMPS as i32 - 1);
-    asm.shift_imm(shift::SHL, 4, Rm::Reg(RCX), JUMP_SHIFT);
-    asm.alu_load(alu::ADD, 8, RCX, Rm::Near(words));
-    asm.alu_store(alu::CMP, 8, Rm::Base(RCX, offset_of!(Jump, ip) as i32), RAX);
-    asm.jcc(cc::NZ, miss);
-    asm.alu_store(alu::CMP, 8, Rm::Base(RCX, offset_of!(Jump, tag) as i32), RDX);
-    asm.jcc(cc::NZ, miss);
-    asm.jmp_rm(Rm::Base(RCX, offset_of!(Jump, code) as i32));
+    asm.store(8, SITE, RCX);
+    look_up(asm, words, miss);
+    asm.load(8, RCX, Rm::Base(RCX, offset_of!(Jump, code) as i32));
+    asm.load(8, RDX, SITE);
+    asm.store(8, Rm::Base(RDX, 8), RCX);
+    asm.load(8, RAX, SITE_TAG);
+    asm.store(8, Rm::Base(RDX, 0), RAX);
+    asm.jmp_rm(Rm::Reg(RCX));
     asm.bind(miss);
     asm.store(8, field!(rip), RAX);
     asm.jmp_to(routines.boundary);
@@ -274,6 +294,32 @@ pub(super) fn routines(asm: &mut Asm, words: u64) -> Routines {
     routines.edge = asm.here();
     edge(asm, words);
     routines
+}
+
+/// Goes to the guest address in RAX through the jump cache.
+pub(super) fn dispatch(asm: &mut Asm, routines: &Routines) {
+    let miss = asm.label();
+    look_up(asm, routines.words, miss);
+    asm.jmp_rm(Rm::Base(RCX, offset_of!(Jump, code) as i32));
+    asm.bind(miss);
+    asm.store(8, field!(rip), RAX);
+    asm.jmp_to(routines.boundary);
+}
+
+/// The jump-cache slot of the address in RAX into RCX, if it is that address's; RAX stays.
+fn look_up(asm: &mut Asm, words: u64, miss: Label) {
+    asm.mov(RCX, RAX);
+    asm.load(8, RDX, CODE_TAG);
+    asm.shift_imm(shift::SHR, 8, Rm::Reg(RCX), 13);
+    asm.alu_load(alu::XOR, 4, RCX, Rm::Reg(RAX));
+    asm.alu_load(alu::XOR, 4, RCX, Rm::Reg(RDX));
+    asm.alu_imm(alu::AND, 4, Rm::Reg(RCX), JUMPS as i32 - 1);
+    asm.shift_imm(shift::SHL, 4, Rm::Reg(RCX), JUMP_SHIFT);
+    asm.alu_load(alu::ADD, 8, RCX, Rm::Near(words));
+    asm.alu_load(alu::CMP, 8, RAX, Rm::Base(RCX, offset_of!(Jump, ip) as i32));
+    asm.jcc(cc::NZ, miss);
+    asm.alu_load(alu::CMP, 8, RDX, Rm::Base(RCX, offset_of!(Jump, tag) as i32));
+    asm.jcc(cc::NZ, miss);
 }
 
 /// `coverage::index`, and a saturating count.
@@ -322,6 +368,9 @@ fn handler(asm: &mut Asm, shim: u64, leave: Label) -> u64 {
     asm.load(8, ROOM, field!(limit));
     asm.alu_load(alu::SUB, 8, ROOM, field!(instructions));
     asm.alu_load(alu::SUB, 8, ROOM, FRAME_COUNT);
+    asm.load(8, RAX, CODE_TAG);
+    asm.alu_load(alu::ADD, 8, RAX, SITE_EPOCHS);
+    asm.store(8, SITE_TAG, RAX);
     asm.ldmxcsr(field!(mxcsr));
     load_registers(asm);
     asm.ret();

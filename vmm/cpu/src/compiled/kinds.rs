@@ -22,65 +22,169 @@ pub(super) enum Form {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// By a call of its reference handler, which may read or write status flags or not.
-    Handler { flags: bool },
+    Handler {
+        flags: bool,
+    },
     Nop,
-    Alu { op: u8, size: u8, form: Form },
-    Test { size: u8, form: Form },
-    Not { size: u8 },
-    Neg { size: u8 },
+    Alu {
+        op: u8,
+        size: u8,
+        form: Form,
+    },
+    Test {
+        size: u8,
+        form: Form,
+    },
+    Not {
+        size: u8,
+    },
+    Neg {
+        size: u8,
+    },
     /// INC (0) or DEC (1).
-    Step { kind: u8, size: u8 },
-    Mov { size: u8, form: Form },
-    Extend { signed: bool, to: u8, from: u8 },
-    Lea { size: u8 },
+    Step {
+        kind: u8,
+        size: u8,
+    },
+    Mov {
+        size: u8,
+        form: Form,
+    },
+    Extend {
+        signed: bool,
+        to: u8,
+        from: u8,
+    },
+    Lea {
+        size: u8,
+    },
     PushReg,
     PushImm,
     PopReg,
     Leave,
-    ShiftImm { kind: u8, size: u8 },
+    ShiftImm {
+        kind: u8,
+        size: u8,
+    },
     /// A shift by CL: flags are kept if the count is zero.
-    ShiftCl { kind: u8, size: u8 },
+    ShiftCl {
+        kind: u8,
+        size: u8,
+    },
     /// ROL (0) or ROR (1): only CF and OF change.
-    RotateImm { kind: u8, size: u8 },
-    RotateCl { kind: u8, size: u8 },
+    RotateImm {
+        kind: u8,
+        size: u8,
+    },
+    RotateCl {
+        kind: u8,
+        size: u8,
+    },
     /// BT (4), BTS (5), BTR (6), BTC (7): only CF changes.
-    BitImm { kind: u8, size: u8 },
-    BitReg { kind: u8, size: u8 },
+    BitImm {
+        kind: u8,
+        size: u8,
+    },
+    BitReg {
+        kind: u8,
+        size: u8,
+    },
     /// BSF (0), BSR (1).
-    Scan { kind: u8, size: u8 },
-    Xchg { size: u8 },
-    Cmpxchg { size: u8 },
-    Xadd { size: u8 },
+    Scan {
+        kind: u8,
+        size: u8,
+    },
+    Xchg {
+        size: u8,
+    },
+    Cmpxchg {
+        size: u8,
+    },
+    Xadd {
+        size: u8,
+    },
     /// MUL (4), IMUL (5) of the accumulator.
-    Multiply { kind: u8, size: u8 },
+    Multiply {
+        kind: u8,
+        size: u8,
+    },
     /// DIV (6), IDIV (7).
-    Divide { kind: u8, size: u8 },
+    Divide {
+        kind: u8,
+        size: u8,
+    },
     /// MOVZX from AH, CH, DH or BH.
-    ExtendHigh { to: u8 },
-    Imul2 { size: u8 },
-    Imul3 { size: u8 },
-    Set { cc: u8 },
-    Cmov { cc: u8, size: u8 },
+    ExtendHigh {
+        to: u8,
+    },
+    Imul2 {
+        size: u8,
+    },
+    Imul3 {
+        size: u8,
+    },
+    Set {
+        cc: u8,
+    },
+    Cmov {
+        cc: u8,
+        size: u8,
+    },
     /// CBW, CWDE, CDQE.
-    SignAx { to: u8 },
+    SignAx {
+        to: u8,
+    },
     /// CWD, CDQ, CQO.
-    SignDx { size: u8 },
-    Bswap { size: u8 },
+    SignDx {
+        size: u8,
+    },
+    Bswap {
+        size: u8,
+    },
     /// XMM from XMM or memory; see [`super::vector_kinds::care`].
-    Vector { code: u32, bytes: u8, care: u8 },
-    VectorStore { code: u32, bytes: u8, aligned: bool },
+    Vector {
+        code: u32,
+        bytes: u8,
+        care: u8,
+    },
+    VectorStore {
+        code: u32,
+        bytes: u8,
+        aligned: bool,
+    },
     /// Shifts of lanes by an immediate.
-    VectorShift { code: u32, group: u8 },
+    VectorShift {
+        code: u32,
+        group: u8,
+    },
     /// MOVD, MOVQ.
-    VectorFromGeneral { size: u8 },
-    VectorToGeneral { size: u8 },
+    VectorFromGeneral {
+        size: u8,
+    },
+    VectorToGeneral {
+        size: u8,
+    },
     /// Sign bits to a general register.
-    VectorMask { code: u32 },
+    VectorMask {
+        code: u32,
+    },
     /// COMISx, UCOMISx.
-    VectorCompare { code: u32, bytes: u8 },
-    IntegerToFloat { code: u32, size: u8 },
-    FloatToInteger { code: u32, size: u8, bytes: u8 },
-    Jcc { cc: u8 },
+    VectorCompare {
+        code: u32,
+        bytes: u8,
+    },
+    IntegerToFloat {
+        code: u32,
+        size: u8,
+    },
+    FloatToInteger {
+        code: u32,
+        size: u8,
+        bytes: u8,
+    },
+    Jcc {
+        cc: u8,
+    },
     Jmp,
     Call,
     Ret,

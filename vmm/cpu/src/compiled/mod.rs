@@ -29,7 +29,7 @@ use crate::memory::PAGE_MASK;
 use crate::op::{Op, Trap, attr};
 use asm::Asm;
 use emit::{Edges, Link, Setting};
-use frame::{JUMPS, Jump, Routines, constants, exit, flags_of, jump_slot, raw_of, routines};
+use frame::{JUMPS, Jump, Routines, SITE_EPOCH, constants, exit, flags_of, jump_slot, raw_of, routines};
 use memory::CodeMemory;
 
 /// In `marks`: the block is compiled, and this is its unit's number.
@@ -88,6 +88,8 @@ pub(crate) struct Compiled {
     hot_executions: u32,
     epoch: u64,
     jumps_epoch: u64,
+    /// See [`Frame::site_epoch`].
+    site_epoch: u64,
     /// Counted events that compiled code has retired.
     pub retired: u64,
 }
@@ -110,6 +112,7 @@ impl Compiled {
             hot_executions: config.hot_executions.clamp(1, NEVER - 1),
             epoch: 0,
             jumps_epoch: 0,
+            site_epoch: 0,
             retired: 0,
         };
         let (data, _) = compiled.memory.data();
@@ -162,6 +165,7 @@ impl Compiled {
         }
         if self.jumps_epoch != blocks.jumps_epoch {
             self.jumps_epoch = blocks.jumps_epoch;
+            self.site_epoch = self.site_epoch.wrapping_add(SITE_EPOCH);
             self.forget_jumps();
         }
         while let Some(first) = blocks.forgotten.pop() {
@@ -175,6 +179,7 @@ impl Compiled {
         if mark & UNIT == 0 {
             return;
         }
+        self.site_epoch = self.site_epoch.wrapping_add(SITE_EPOCH);
         let unit = &mut self.units[(mark & !UNIT) as usize];
         let entry = std::mem::replace(&mut unit.entry, 0);
         let (jumps, incoming) = (std::mem::take(&mut unit.jumps), std::mem::take(&mut unit.incoming));
@@ -246,7 +251,7 @@ impl Compiled {
             self.left_through = None;
             return None;
         }
-        if self.memory.room() < BLOCK_BYTES_MAX || self.links.len() + 2 > LINKS_MAX {
+        if self.memory.room() < BLOCK_BYTES_MAX || self.links.len() + 4 > LINKS_MAX {
             self.clear();
             return None;
         }
@@ -320,10 +325,13 @@ impl Compiled {
             None => std::ptr::null_mut(),
         };
         core.block_end = usize::MAX;
+        core.frame.site_epoch = self.site_epoch;
+        core.frame.site_tag = core.tlb.code_tag().wrapping_add(self.site_epoch);
         // SAFETY: `enter` is code emitted for this signature; `entry` is the code of a block that is valid now, compiled for
         // this core's layout and translation cache. It reads and writes the core and, through the translation cache, guest memory.
         let why = unsafe {
-            let enter: extern "sysv64" fn(*mut Core, u64) -> u32 = std::mem::transmute(self.routines.enter as *const ());
+            let enter: extern "sysv64" fn(*mut Core, u64) -> u32 =
+                std::mem::transmute(self.routines.enter as *const ());
             enter(core, entry)
         };
         core.flags = flags_of(core.frame.raw);

@@ -6,7 +6,9 @@
 //! Approximations differ between vendors and stay with the reference, as does everything with MMX registers.
 
 use super::kinds::Kind;
-use iced_x86::{Code, CpuidFeature, MandatoryPrefix, Mnemonic, OpCodeInfo, OpCodeOperandKind as Operand, OpCodeTableKind};
+use iced_x86::{
+    Code, CpuidFeature, MandatoryPrefix, Mnemonic, OpCodeInfo, OpCodeOperandKind as Operand, OpCodeTableKind,
+};
 
 /// What of a [`Kind::Vector`] needs care.
 pub(super) mod care {
@@ -31,9 +33,7 @@ pub(super) fn vector(code: Code) -> Option<Kind> {
     let encoded = encoded(info)?;
     let bytes = info.memory_size().size() as u8;
     match (info.op_kind(0), info.op_kind(1)) {
-        (Operand::xmm_reg, Operand::xmm_or_mem | Operand::xmm_rm | Operand::mem) => {
-            load(code, info, encoded, bytes)
-        }
+        (Operand::xmm_reg, Operand::xmm_or_mem | Operand::xmm_rm | Operand::mem) => load(code, info, encoded, bytes),
         (Operand::xmm_or_mem | Operand::mem, Operand::xmm_reg) if info.op_count() == 2 => store(code, encoded, bytes),
         (Operand::xmm_rm, Operand::imm8) => Some(Kind::VectorShift { code: encoded, group: info.group_index() as u8 }),
         (Operand::xmm_reg, Operand::r32_or_mem) if info.op_count() == 2 => from_general(code, encoded, 4),
@@ -117,15 +117,58 @@ fn is_arithmetic(mnemonic: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(
         mnemonic,
-        M::Addps | M::Addpd | M::Addss | M::Addsd | M::Subps | M::Subpd | M::Subss | M::Subsd
-            | M::Mulps | M::Mulpd | M::Mulss | M::Mulsd | M::Divps | M::Divpd | M::Divss | M::Divsd
-            | M::Minps | M::Minpd | M::Minss | M::Minsd | M::Maxps | M::Maxpd | M::Maxss | M::Maxsd
-            | M::Sqrtps | M::Sqrtpd | M::Sqrtss | M::Sqrtsd
-            | M::Haddps | M::Haddpd | M::Hsubps | M::Hsubpd | M::Addsubps | M::Addsubpd
-            | M::Cmpps | M::Cmppd | M::Cmpss | M::Cmpsd
-            | M::Roundps | M::Roundpd | M::Roundss | M::Roundsd
-            | M::Cvtps2dq | M::Cvtpd2dq | M::Cvttps2dq | M::Cvttpd2dq | M::Cvtss2sd | M::Cvtsd2ss
-            | M::Cvtps2pd | M::Cvtpd2ps | M::Cvtdq2ps | M::Cvtdq2pd
+        M::Addps
+            | M::Addpd
+            | M::Addss
+            | M::Addsd
+            | M::Subps
+            | M::Subpd
+            | M::Subss
+            | M::Subsd
+            | M::Mulps
+            | M::Mulpd
+            | M::Mulss
+            | M::Mulsd
+            | M::Divps
+            | M::Divpd
+            | M::Divss
+            | M::Divsd
+            | M::Minps
+            | M::Minpd
+            | M::Minss
+            | M::Minsd
+            | M::Maxps
+            | M::Maxpd
+            | M::Maxss
+            | M::Maxsd
+            | M::Sqrtps
+            | M::Sqrtpd
+            | M::Sqrtss
+            | M::Sqrtsd
+            | M::Haddps
+            | M::Haddpd
+            | M::Hsubps
+            | M::Hsubpd
+            | M::Addsubps
+            | M::Addsubpd
+            | M::Cmpps
+            | M::Cmppd
+            | M::Cmpss
+            | M::Cmpsd
+            | M::Roundps
+            | M::Roundpd
+            | M::Roundss
+            | M::Roundsd
+            | M::Cvtps2dq
+            | M::Cvtpd2dq
+            | M::Cvttps2dq
+            | M::Cvttpd2dq
+            | M::Cvtss2sd
+            | M::Cvtsd2ss
+            | M::Cvtps2pd
+            | M::Cvtpd2ps
+            | M::Cvtdq2ps
+            | M::Cvtdq2pd
     )
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! What counts, and that budgets are kept to the instruction.
 
-use super::guest::{CODE, DATA, Guest, HANDLERS};
+use super::guest::{CODE, DATA, Guest, HANDLERS, config};
 use crate::{Config, Exit, TscBase};
 use iced_x86::code_asm::*;
 
@@ -54,7 +54,7 @@ fn busy_guest(config: &Config) -> Guest {
 }
 
 fn straight() -> Guest {
-    let mut guest = busy_guest(&Config::default());
+    let mut guest = busy_guest(&config());
     guest.run_to_halt();
     guest
 }
@@ -64,8 +64,8 @@ fn stopping_anywhere_and_any_cache_size_give_the_same_run() {
     let expected = straight();
     let configs = [
         Config::default(),
-        Config { tlb_entries: 16, cached_operations: 64, block_instructions: 1, ..Config::default() },
-        Config { tlb_entries: 16, cached_operations: 70, block_instructions: 3, ..Config::default() },
+        Config { tlb_entries: 16, cached_operations: 64, block_instructions: 1, ..config() },
+        Config { tlb_entries: 16, cached_operations: 70, block_instructions: 3, ..config() },
     ];
     for config in configs {
         for chunk in [1, 2, 3, 5, 7, 11] {

@@ -31,6 +31,11 @@ pub const OUTSIDE: u64 = 0x18_0000;
 const RAM_BYTES: usize = 0x10_0000;
 const MAPPED_PAGES: u64 = 512;
 
+/// Usual sizes, and the tier of this run of the tests.
+pub fn config() -> Config {
+    Config { tier: super::TIER, hot_executions: 1, code_bytes: 1 << 20, ..Config::default() }
+}
+
 /// RAM that lives as long as its CPU.
 pub struct Guest {
     pub cpu: Cpu,
@@ -38,9 +43,9 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// A ring-0 guest with default caches that runs what `program` assembles.
+    /// A ring-0 guest with usual caches that runs what `program` assembles.
     pub fn new(program: impl FnOnce(&mut CodeAssembler)) -> Self {
-        Self::with_config(&Config::default(), program)
+        Self::with_config(&config(), program)
     }
 
     pub fn with_config(config: &Config, program: impl FnOnce(&mut CodeAssembler)) -> Self {

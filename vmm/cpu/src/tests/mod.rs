@@ -1,14 +1,28 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! Tiny guests that check the semantics of the page `docs/cpu.md`: counting, boundaries, faults, modes, memory.
+//! Tiny guests that check the semantics of the page `docs/cpu.md`: counting, boundaries, faults, modes, memory. Every test runs on
+//! both tiers.
 
-mod boundaries;
-mod breakpoints;
-mod canonical;
-mod coherence;
-mod counting;
-mod debug;
-mod faults;
-mod guest;
-mod modes;
-mod operand_size;
-mod outside;
+macro_rules! tests_of {
+    ($tier:ident, $name:ident) => {
+        #[path = "."]
+        mod $name {
+            /// What executes these tests' guests, from the first block on.
+            const TIER: crate::Tier = crate::Tier::$tier;
+
+            mod boundaries;
+            mod breakpoints;
+            mod canonical;
+            mod coherence;
+            mod counting;
+            mod debug;
+            mod faults;
+            mod guest;
+            mod modes;
+            mod operand_size;
+            mod outside;
+        }
+    };
+}
+
+tests_of!(Reference, on_reference);
+tests_of!(Compiled, on_compiled);
