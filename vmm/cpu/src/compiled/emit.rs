@@ -117,7 +117,6 @@ pub(super) struct Emitter<'a> {
     /// A reference handler is called on the straight way, so the boundary after the block may need attention.
     pub calls: bool,
     pub sse_checked: bool,
-    pub arithmetic_checked: bool,
 }
 
 /// Compiles a block; the code is in the assembler afterwards.
@@ -136,7 +135,6 @@ pub(super) fn compile(asm: &mut Asm, setting: Setting, ops: &[Op]) -> Vec<Link> 
         links: Vec::new(),
         calls: false,
         sse_checked: false,
-        arithmetic_checked: false,
     };
     emitter.block();
     emitter.links
@@ -219,7 +217,7 @@ impl Emitter<'_> {
         let op = &self.ops[index];
         let last = index + 1 == self.ops.len();
         self.calls = true;
-        (self.sse_checked, self.arithmetic_checked) = (false, false);
+        self.sse_checked = false;
         let jumps = op.has(attr::SETS_RIP);
         if jumps {
             self.asm.constant(RAX, self.setting.end_ip);

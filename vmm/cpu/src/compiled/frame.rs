@@ -43,6 +43,8 @@ pub(crate) struct Frame {
     pub raw: u32,
     /// MXCSR of everything but compiled code.
     pub host_mxcsr: u32,
+    /// Exceptions that the guest's MXCSR does not mask.
+    pub unmasked: u32,
     /// The operation that a shared routine was called for.
     pub op: *const Op,
     /// Instructions of the block that holds it.
@@ -70,6 +72,7 @@ impl Default for Frame {
         Self {
             raw: 0,
             host_mxcsr: 0x1f80,
+            unmasked: 0,
             op: std::ptr::null(),
             count: 0,
             link: 0,
@@ -102,6 +105,7 @@ macro_rules! field {
 pub(super) use field;
 
 pub(super) const RAW: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, raw));
+pub(super) const UNMASKED: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, unmasked));
 pub(super) const SPILL: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, spill));
 const HOST_MXCSR: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, host_mxcsr));
 const FRAME_OP: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, op));
@@ -230,6 +234,9 @@ fn load_registers(asm: &mut Asm) {
     }
 }
 
+/// Exception masks of MXCSR.
+const MXCSR_MASKS: i32 = 0x1f80;
+
 const SAVED: [Reg; 6] = [RBX, RBP, R12, R13, R14, R15];
 
 /// The constants that routines find in data, as words.
@@ -243,10 +250,11 @@ pub(super) fn routines(asm: &mut Asm, words: u64) -> Routines {
     SAVED.iter().for_each(|reg| asm.push(*reg));
     asm.alu_imm(alu::SUB, 8, Rm::Reg(RSP), 8);
     asm.lea(8, RBP, Rm::Base(RDI, BIAS as i32));
-    asm.mov(RAX, RSI);
     asm.ldmxcsr(field!(mxcsr));
+    note_masks(asm);
     asm.load(8, ROOM, field!(limit));
     asm.alu_load(alu::SUB, 8, ROOM, field!(instructions));
+    asm.mov(RAX, RSI);
     load_registers(asm);
     asm.jmp_rm(Rm::Reg(RAX));
 
@@ -342,6 +350,13 @@ fn edge(asm: &mut Asm, words: u64) {
     asm.ret();
 }
 
+fn note_masks(asm: &mut Asm) {
+    asm.load(4, RAX, field!(mxcsr));
+    asm.unary(2, 4, Rm::Reg(RAX));
+    asm.alu_imm(alu::AND, 4, Rm::Reg(RAX), MXCSR_MASKS);
+    asm.store(4, UNMASKED, RAX);
+}
+
 /// The routine that calls `shim` for an operation.
 fn handler(asm: &mut Asm, shim: u64, leave: Label) -> u64 {
     let address = asm.here();
@@ -371,6 +386,7 @@ fn handler(asm: &mut Asm, shim: u64, leave: Label) -> u64 {
     asm.load(8, RAX, CODE_TAG);
     asm.alu_load(alu::ADD, 8, RAX, SITE_EPOCHS);
     asm.store(8, SITE_TAG, RAX);
+    note_masks(asm);
     asm.ldmxcsr(field!(mxcsr));
     load_registers(asm);
     asm.ret();

@@ -4,7 +4,7 @@
 
 use super::asm::*;
 use super::emit::{After, Emitter, Save};
-use super::frame::{PINNED, at, field};
+use super::frame::{PINNED, UNMASKED, at, field};
 use super::kinds::Kind;
 use super::vector_kinds::care;
 use crate::core_state::{Core, cr};
@@ -13,9 +13,6 @@ use std::mem::offset_of;
 
 const XMM0: Reg = Reg(0);
 const XMM1: Reg = Reg(1);
-/// Exception masks of MXCSR.
-const MASKS: i32 = 0x1f80;
-
 /// A guest XMM register's place.
 fn xmm(guest: u8) -> Rm {
     at(offset_of!(Core, xmm) + usize::from(guest & 15) * 16)
@@ -100,13 +97,8 @@ impl Emitter<'_> {
 
     /// All floating-point exceptions are masked. The host's MXCSR is the guest's, so what is left is what the host does.
     fn check_arithmetic(&mut self, cold: Label) {
-        if !self.arithmetic_checked {
-            self.asm.load(4, RAX, field!(mxcsr));
-            self.asm.alu_imm(alu::AND, 4, Rm::Reg(RAX), MASKS);
-            self.asm.alu_imm(alu::CMP, 4, Rm::Reg(RAX), MASKS);
-            self.asm.jcc(cc::NZ, cold);
-            self.arithmetic_checked = true;
-        }
+        self.asm.alu_imm(alu::CMP, 4, UNMASKED, 0);
+        self.asm.jcc(cc::NZ, cold);
     }
 
     fn load_xmm(&mut self, host: Reg, guest: u8) {
