@@ -49,16 +49,19 @@ pub(crate) const MXCSR_MASK: u32 = 0xffff;
 impl Cpu {
     /// A CPU after reset, over `ram`.
     pub fn new(ram: GuestRam, config: &Config) -> Self {
+        let core = Core::new(ram, config);
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        let compiled = match config.tier {
+            crate::config::Tier::Reference => None,
+            crate::config::Tier::Compiled => crate::compiled::Compiled::new(config, core.tlb.table().1),
+        };
         Self {
-            core: Core::new(ram, config),
+            core,
             blocks: Blocks::new(config.cached_operations, config.block_instructions),
             coverage: None,
             window_wanted: false,
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            compiled: match config.tier {
-                crate::config::Tier::Reference => None,
-                crate::config::Tier::Compiled => crate::compiled::Compiled::new(config),
-            },
+            compiled,
         }
     }
 

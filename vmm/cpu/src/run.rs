@@ -59,7 +59,7 @@ impl Cpu {
                 },
             };
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            if u64::from(run.count) <= room
+            if crate::compiled::Compiled::fits(room, run.count)
                 && let Some(outcome) = self.execute_compiled(&run)
             {
                 match outcome {

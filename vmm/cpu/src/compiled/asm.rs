@@ -61,6 +61,7 @@ pub(super) mod cc {
     pub const Z: u8 = 4;
     pub const NZ: u8 = 5;
     pub const BE: u8 = 6;
+    pub const S: u8 = 8;
 }
 
 /// Shifts, by the number in their ModRM byte.

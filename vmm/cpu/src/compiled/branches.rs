@@ -42,7 +42,7 @@ impl Emitter<'_> {
                 let (cold, back) = self.cold(index, After::Target);
                 let pointer = self.value(GUEST_RSP, RAX);
                 self.asm.mov(RAX, pointer);
-                self.probe_rax(8, false, cold);
+                self.probe_stack(false, cold);
                 self.asm.load(8, RAX, Rm::Base(RAX, 0));
                 self.check_canonical(cold);
                 self.move_stack(8 + op.imm as i32);
@@ -93,7 +93,7 @@ impl Emitter<'_> {
     fn push_return(&mut self, ip: u64, cold: Label) {
         let pointer = self.value(GUEST_RSP, RAX);
         self.asm.lea(8, RAX, Rm::Base(pointer, -8));
-        self.probe_rax(8, true, cold);
+        self.probe_stack(true, cold);
         match i32::try_from(ip as i64) {
             Ok(short) => self.asm.store_imm(8, Rm::Base(RAX, 0), short),
             Err(_) => {

@@ -7,7 +7,8 @@
 
 use super::asm::*;
 use super::frame::{
-    Frame, NO_SITE, PINNED, RAW, ROOM, Routines, SITE_TAG, TLB_ENTRIES, TLB_TAG, at, dispatch, field, slot,
+    NO_SITE, PINNED, RAW, ROOM, Routines, SITE_TAG, STACK_ADDEND, STACK_PAGE, STACK_READ, STACK_WRITE, at, dispatch,
+    field, probe, slot,
 };
 use super::kinds::{Kind, effect, flag, kind};
 use crate::core_state::Core;
@@ -15,8 +16,9 @@ use crate::coverage::FACTORS;
 use crate::memory::PAGE_MASK;
 use crate::op::{NO_REGISTER, Op, attr};
 use crate::state::seg;
-use crate::tlb::{Tlb, TlbEntry};
 use std::mem::offset_of;
+
+const GUEST_RSP: u8 = 4;
 
 /// What compiling needs to know beside the operations.
 #[derive(Clone, Copy)]
@@ -31,6 +33,9 @@ pub(super) struct Setting {
     /// Address and number of the first free link.
     pub links: (u64, u64),
     pub edges: Edges,
+    /// Targets at which no status flag is needed, and whether there are no others.
+    pub dead: [Option<u64>; 2],
+    pub all_dead: bool,
 }
 
 /// How edges are recorded.
@@ -83,6 +88,14 @@ struct Cold {
     after: After,
 }
 
+/// A stack access outside the page of the last one.
+struct Elsewhere {
+    from: Label,
+    back: Label,
+    cold: Label,
+    write: bool,
+}
+
 /// A word of data that a jump looks at: where it leads to in the same page, which is filled in when that block is compiled, or
 /// one of the two words of a site, which compiled code fills in.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +126,7 @@ pub(super) struct Emitter<'a> {
     colds: Vec<Cold>,
     pub head: Label,
     exits: Vec<Exit>,
+    elsewhere: Vec<Elsewhere>,
     pub links: Vec<Link>,
     /// A reference handler is called on the straight way, so the boundary after the block may need attention.
     pub calls: bool,
@@ -126,12 +140,13 @@ pub(super) fn compile(asm: &mut Asm, setting: Setting, ops: &[Op]) -> Vec<Link> 
         asm,
         setting,
         ops,
-        save: plan(ops),
+        save: plan(ops, !setting.all_dead),
         host_valid: 0,
         pending: None,
         colds: Vec::new(),
         head,
         exits: Vec::new(),
+        elsewhere: Vec::new(),
         links: Vec::new(),
         calls: false,
         sse_checked: false,
@@ -141,10 +156,9 @@ pub(super) fn compile(asm: &mut Asm, setting: Setting, ops: &[Op]) -> Vec<Link> 
 }
 
 /// Says of each operation that writes status flags whether they are needed in their place.
-fn plan(ops: &[Op]) -> Vec<bool> {
+fn plan(ops: &[Op], needed_after: bool) -> Vec<bool> {
     let mut save = vec![false; ops.len()];
-    // Whoever comes after the block may need them.
-    let mut needed = true;
+    let mut needed = needed_after;
     let mut wanted = 0;
     for (index, op) in ops.iter().enumerate().rev() {
         let effect = effect(kind(op), op);
@@ -169,7 +183,7 @@ impl Emitter<'_> {
         let no_room = self.asm.label();
         self.asm.bind(self.head);
         self.asm.alu_imm(alu::SUB, 8, Rm::Reg(ROOM), count);
-        self.asm.jcc(cc::C, no_room);
+        self.asm.jcc(cc::S, no_room);
         let mut ended = false;
         for index in 0..self.ops.len() {
             ended = self.operation(index);
@@ -177,6 +191,7 @@ impl Emitter<'_> {
         if !ended {
             self.go_to(self.setting.end_ip);
         }
+        self.elsewhere_stubs();
         self.cold_stubs();
         self.exit_stubs();
         self.asm.bind(no_room);
@@ -286,6 +301,9 @@ impl Emitter<'_> {
 
     /// Ends the block by going to a known address.
     pub fn go_to(&mut self, ip: u64) {
+        if !self.calls && self.setting.dead.contains(&Some(ip)) {
+            self.pending = None;
+        }
         self.clobber();
         self.attend(Some(ip));
         if ip == self.setting.ip {
@@ -484,29 +502,37 @@ impl Emitter<'_> {
 
     /// The effective address of the memory operand into RAX; no flag changes. Changes RCX and RDX.
     pub fn effective(&mut self, op: &Op) {
+        self.effective_into(op, RAX);
+    }
+
+    /// The same into any register that may be written at once.
+    pub fn effective_into(&mut self, op: &Op, into: Reg) {
         let size = if op.has(attr::ADDRESS_32) { 4 } else { 8 };
         let short = i32::try_from(op.displacement as i64);
         let disp = short.unwrap_or(0);
         let base = (op.base != NO_REGISTER).then(|| self.value(op.base, RAX));
         let index = (op.index != NO_REGISTER).then(|| self.value(op.index, RCX));
         match (base, index) {
-            (Some(base), Some(index)) => self.asm.lea(size, RAX, Rm::Index(base, index, op.scale & 3, disp)),
-            (Some(base), None) => self.asm.lea(size, RAX, Rm::Base(base, disp)),
-            (None, Some(index)) => self.asm.lea(size, RAX, Rm::Scaled(index, op.scale & 3, disp)),
+            (Some(base), Some(index)) => self.asm.lea(size, into, Rm::Index(base, index, op.scale & 3, disp)),
+            (Some(base), None) => self.asm.lea(size, into, Rm::Base(base, disp)),
+            (None, Some(index)) => self.asm.lea(size, into, Rm::Scaled(index, op.scale & 3, disp)),
             (None, None) => {
                 let cut = if size == 4 { 0xffff_ffff } else { u64::MAX };
-                return self.asm.constant(RAX, op.displacement & cut);
+                return self.asm.constant(into, op.displacement & cut);
             }
         }
         if short.is_err() {
             self.asm.constant(RDX, op.displacement);
-            self.asm.lea(size, RAX, Rm::Index(RAX, RDX, 0, 0));
+            self.asm.lea(size, into, Rm::Index(into, RDX, 0, 0));
         }
     }
 
     /// The host address of the memory operand into RAX, or off to the stub. Changes RCX, RDX and flags.
     pub fn probe(&mut self, op: &Op, bytes: u8, write: bool, cold: Label) {
         self.effective(op);
+        if op.base == GUEST_RSP && bytes <= 8 && !op.has(attr::ADDRESS_32) && usize::from(op.segment) == seg::SS {
+            return self.probe_stack(write, cold);
+        }
         let segment = usize::from(op.segment & 7);
         if segment == seg::FS || segment == seg::GS {
             self.asm.alu_load(alu::ADD, 8, RAX, at(offset_of!(Core, segment_base) + segment * 8));
@@ -514,23 +540,31 @@ impl Emitter<'_> {
         self.probe_rax(bytes, write, cold);
     }
 
-    /// The same for the linear address in RAX. This is `Core::read` and `Core::write`, which see.
+    /// The same for the linear address in RAX.
     pub fn probe_rax(&mut self, bytes: u8, write: bool, cold: Label) {
-        let asm = &mut *self.asm;
-        asm.mov(RCX, RAX);
-        asm.shift_imm(shift::SHR, 8, Rm::Reg(RCX), 12);
-        asm.alu_load(alu::ADD, 4, RCX, TLB_TAG);
-        asm.imul_imm(4, RCX, Rm::Reg(RCX), Tlb::HASH as i32);
-        asm.lea(8, RDX, Rm::Base(RAX, i32::from(bytes) - 1));
-        asm.shift_imm(shift::SHR, 4, Rm::Reg(RCX), (32 - 5 - self.setting.tlb_bits) as u8);
-        asm.alu_imm(alu::AND, 8, Rm::Reg(RDX), PAGE_MASK as i32);
-        asm.alu_imm(alu::AND, 4, Rm::Reg(RCX), ((1 << self.setting.tlb_bits) - 1) << 5);
-        asm.alu_load(alu::OR, 8, RDX, TLB_TAG);
-        asm.alu_load(alu::ADD, 8, RCX, TLB_ENTRIES);
-        let tag = if write { offset_of!(TlbEntry, write) } else { offset_of!(TlbEntry, read) };
-        asm.alu_load(alu::CMP, 8, RDX, Rm::Base(RCX, tag as i32));
-        asm.jcc(cc::NZ, cold);
-        asm.alu_load(alu::ADD, 8, RAX, Rm::Base(RCX, offset_of!(TlbEntry, addend) as i32));
+        probe(self.asm, self.setting.tlb_bits, bytes, write, cold);
+    }
+
+    /// The same for eight bytes (or fewer) of stack, which mostly lie in the page where the last ones lay.
+    pub fn probe_stack(&mut self, write: bool, cold: Label) {
+        let (from, back) = (self.asm.label(), self.asm.label());
+        self.asm.mov(RCX, RAX);
+        self.asm.alu_load(alu::SUB, 8, RCX, STACK_PAGE);
+        self.asm.alu_load(alu::CMP, 8, RCX, if write { STACK_WRITE } else { STACK_READ });
+        self.asm.jcc(cc::AE, from);
+        self.asm.alu_load(alu::ADD, 8, RAX, STACK_ADDEND);
+        self.asm.bind(back);
+        self.elsewhere.push(Elsewhere { from, back, cold, write });
+    }
+
+    fn elsewhere_stubs(&mut self) {
+        let routines = self.setting.routines;
+        for Elsewhere { from, back, cold, write } in std::mem::take(&mut self.elsewhere) {
+            self.asm.bind(from);
+            self.asm.call_to(if write { routines.stack_write } else { routines.stack_read });
+            self.asm.jcc(cc::Z, back);
+            self.asm.jmp(cold);
+        }
     }
 
     // Edges.
@@ -538,6 +572,9 @@ impl Emitter<'_> {
     /// Records the edge to a known target.
     pub fn edge_to(&mut self, op: &Op, target: u64) {
         let Some(map) = self.recorded(op) else { return };
+        if !self.calls && self.setting.dead.contains(&Some(target)) {
+            self.pending = None;
+        }
         self.clobber();
         let index = crate::coverage::index(op.ip(), target);
         self.asm.constant(RCX, map + index as u64);
@@ -562,5 +599,3 @@ impl Emitter<'_> {
         }
     }
 }
-
-const _: () = assert!(size_of::<TlbEntry>() == 32 && offset_of!(Frame, raw) < 128);

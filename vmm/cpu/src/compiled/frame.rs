@@ -16,6 +16,7 @@ use super::asm::*;
 use crate::core_state::Core;
 use crate::coverage::FACTORS;
 use crate::flags::{LazyFlags, bit};
+use crate::memory::PAGE_MASK;
 use crate::op::{Op, Trap};
 use crate::tlb::{Tlb, TlbEntry};
 use std::mem::offset_of;
@@ -60,6 +61,12 @@ pub(crate) struct Frame {
     pub site_epoch: u64,
     /// The site that is being resolved.
     pub site: u64,
+    /// The page that the stack was last found in: linear address, and what is added for the host address.
+    pub stack_page: u64,
+    pub stack_addend: u64,
+    /// Offsets below this may be read or written as eight bytes through it; zero when nothing is known.
+    pub stack_read: u64,
+    pub stack_write: u64,
     /// For values that must survive an access to memory inside one instruction.
     pub spill: u64,
 }
@@ -81,6 +88,10 @@ impl Default for Frame {
             site_tag: NO_SITE,
             site_epoch: 0,
             site: 0,
+            stack_page: 0,
+            stack_addend: 0,
+            stack_read: 0,
+            stack_write: 0,
             spill: 0,
         }
     }
@@ -106,6 +117,10 @@ pub(super) use field;
 
 pub(super) const RAW: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, raw));
 pub(super) const UNMASKED: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, unmasked));
+pub(super) const STACK_PAGE: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, stack_page));
+pub(super) const STACK_ADDEND: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, stack_addend));
+pub(super) const STACK_READ: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, stack_read));
+pub(super) const STACK_WRITE: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, stack_write));
 pub(super) const SPILL: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, spill));
 const HOST_MXCSR: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, host_mxcsr));
 const FRAME_OP: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, op));
@@ -139,8 +154,12 @@ pub(super) const PINNED: [Option<Reg>; 16] = [
     None,
 ];
 
-/// Counted events that remain.
+/// Counted events that remain, less [`SLACK`].
 pub(super) const ROOM: Reg = R15;
+
+/// Compiled code is left with at least this many counted events to go, or without having gone through another block. So
+/// flags that the first instructions of a block overwrite need not be right when it is entered.
+pub(crate) const SLACK: i32 = 16;
 
 /// A guest register's place in memory.
 pub(super) fn slot(guest: u8) -> Rm {
@@ -190,6 +209,10 @@ pub(super) struct Routines {
     pub handler_flags: u64,
     /// Goes to the guest address in RAX.
     pub dispatch: u64,
+    /// Finds the host address of eight bytes of stack at RAX, to be read or written, and remembers the page. ZF is clear
+    /// if it is not in the translation cache.
+    pub stack_read: u64,
+    pub stack_write: u64,
     /// The same, and makes the site at RCX remember.
     pub resolve: u64,
     /// Address of the constants.
@@ -245,7 +268,7 @@ pub(super) fn constants(jumps: u64) -> [u64; 4] {
 }
 
 /// Emits the shared routines. `words` is the address of the [`constants`].
-pub(super) fn routines(asm: &mut Asm, words: u64) -> Routines {
+pub(super) fn routines(asm: &mut Asm, words: u64, tlb_bits: u32) -> Routines {
     let mut routines = Routines { enter: asm.here(), ..Routines::default() };
     SAVED.iter().for_each(|reg| asm.push(*reg));
     asm.alu_imm(alu::SUB, 8, Rm::Reg(RSP), 8);
@@ -254,6 +277,7 @@ pub(super) fn routines(asm: &mut Asm, words: u64) -> Routines {
     note_masks(asm);
     asm.load(8, ROOM, field!(limit));
     asm.alu_load(alu::SUB, 8, ROOM, field!(instructions));
+    asm.alu_imm(alu::SUB, 8, Rm::Reg(ROOM), SLACK);
     asm.mov(RAX, RSI);
     load_registers(asm);
     asm.jmp_rm(Rm::Reg(RAX));
@@ -268,6 +292,7 @@ pub(super) fn routines(asm: &mut Asm, words: u64) -> Routines {
     asm.bind(counted);
     asm.load(8, RCX, field!(limit));
     asm.alu_load(alu::SUB, 8, RCX, Rm::Reg(ROOM));
+    asm.alu_imm(alu::SUB, 8, Rm::Reg(RCX), SLACK);
     asm.store(8, field!(instructions), RCX);
     store_registers(asm);
     asm.stmxcsr(field!(mxcsr));
@@ -301,7 +326,50 @@ pub(super) fn routines(asm: &mut Asm, words: u64) -> Routines {
 
     routines.edge = asm.here();
     edge(asm, words);
+    routines.stack_read = stack(asm, tlb_bits, false);
+    routines.stack_write = stack(asm, tlb_bits, true);
     routines
+}
+
+/// The host address of `bytes` at the linear address in RAX, or off to `miss`. Changes RCX, RDX and flags. This is `Core::read` and
+/// `Core::write`, which see. Afterwards RCX leads to the entry.
+pub(super) fn probe(asm: &mut Asm, tlb_bits: u32, bytes: u8, write: bool, miss: Label) {
+    asm.mov(RCX, RAX);
+    asm.shift_imm(shift::SHR, 8, Rm::Reg(RCX), 12);
+    asm.alu_load(alu::ADD, 4, RCX, TLB_TAG);
+    asm.imul_imm(4, RCX, Rm::Reg(RCX), Tlb::HASH as i32);
+    asm.lea(8, RDX, Rm::Base(RAX, i32::from(bytes) - 1));
+    asm.shift_imm(shift::SHR, 4, Rm::Reg(RCX), (32 - 5 - tlb_bits) as u8);
+    asm.alu_imm(alu::AND, 8, Rm::Reg(RDX), PAGE_MASK as i32);
+    asm.alu_imm(alu::AND, 4, Rm::Reg(RCX), ((1 << tlb_bits) - 1) << 5);
+    asm.alu_load(alu::OR, 8, RDX, TLB_TAG);
+    asm.alu_load(alu::ADD, 8, RCX, TLB_ENTRIES);
+    let tag = if write { offset_of!(TlbEntry, write) } else { offset_of!(TlbEntry, read) };
+    asm.alu_load(alu::CMP, 8, RDX, Rm::Base(RCX, tag as i32));
+    asm.jcc(cc::NZ, miss);
+    asm.alu_load(alu::ADD, 8, RAX, Rm::Base(RCX, offset_of!(TlbEntry, addend) as i32));
+}
+
+const _: () = assert!(size_of::<TlbEntry>() == 32);
+
+/// Offsets in a page at which eight bytes begin that end in it.
+const STACK_OFFSETS: i32 = 4096 - 7;
+
+fn stack(asm: &mut Asm, tlb_bits: u32, write: bool) -> u64 {
+    let address = asm.here();
+    let miss = asm.label();
+    probe(asm, tlb_bits, 8, write, miss);
+    // RDX is still the tag that matched.
+    asm.alu_imm(alu::AND, 8, Rm::Reg(RDX), PAGE_MASK as i32);
+    asm.store(8, STACK_PAGE, RDX);
+    asm.load(8, RDX, Rm::Base(RCX, offset_of!(TlbEntry, addend) as i32));
+    asm.store(8, STACK_ADDEND, RDX);
+    asm.store_imm(8, STACK_READ, STACK_OFFSETS);
+    asm.store_imm(8, STACK_WRITE, if write { STACK_OFFSETS } else { 0 });
+    asm.alu_load(alu::CMP, 4, RAX, Rm::Reg(RAX));
+    asm.bind(miss);
+    asm.ret();
+    address
 }
 
 /// Goes to the guest address in RAX through the jump cache.
@@ -365,6 +433,7 @@ fn handler(asm: &mut Asm, shim: u64, leave: Label) -> u64 {
     asm.load(8, RCX, field!(limit));
     asm.alu_load(alu::SUB, 8, RCX, Rm::Reg(ROOM));
     asm.alu_load(alu::SUB, 8, RCX, Rm::Reg(RDX));
+    asm.alu_imm(alu::SUB, 8, Rm::Reg(RCX), SLACK);
     asm.store(8, field!(instructions), RCX);
     asm.stmxcsr(field!(mxcsr));
     asm.ldmxcsr(HOST_MXCSR);
@@ -383,6 +452,9 @@ fn handler(asm: &mut Asm, shim: u64, leave: Label) -> u64 {
     asm.load(8, ROOM, field!(limit));
     asm.alu_load(alu::SUB, 8, ROOM, field!(instructions));
     asm.alu_load(alu::SUB, 8, ROOM, FRAME_COUNT);
+    asm.alu_imm(alu::SUB, 8, Rm::Reg(ROOM), SLACK);
+    asm.store_imm(8, STACK_READ, 0);
+    asm.store_imm(8, STACK_WRITE, 0);
     asm.load(8, RAX, CODE_TAG);
     asm.alu_load(alu::ADD, 8, RAX, SITE_EPOCHS);
     asm.store(8, SITE_TAG, RAX);

@@ -38,8 +38,11 @@ impl Emitter<'_> {
             Kind::Mov { size, form } => self.mov(index, size, form),
             Kind::Extend { signed, to, from } => self.extend(index, signed, to, from),
             Kind::Lea { size } => {
-                self.effective(op);
-                self.set_cut(op.dst, size, RAX);
+                let target = PINNED[usize::from(op.dst & 15)].filter(|_| size == 8);
+                self.effective_into(op, target.unwrap_or(RAX));
+                if target.is_none() {
+                    self.set_cut(op.dst, size, RAX);
+                }
             }
             Kind::PushReg if memory => self.push_memory(index),
             Kind::PushReg | Kind::PushImm => self.push(index, kind),
@@ -317,7 +320,7 @@ impl Emitter<'_> {
         let (cold, back) = self.cold(index, After::Plain);
         let pointer = self.value(GUEST_RSP, RAX);
         self.asm.lea(8, RAX, Rm::Base(pointer, -8));
-        self.probe_rax(8, true, cold);
+        self.probe_stack(true, cold);
         if kind == Kind::PushImm {
             self.asm.store_imm(8, Rm::Base(RAX, 0), op.imm as i32);
         } else {
@@ -341,7 +344,7 @@ impl Emitter<'_> {
         let (cold, back) = self.cold(index, After::Plain);
         let pointer = self.value(GUEST_RSP, RAX);
         self.asm.mov(RAX, pointer);
-        self.probe_rax(8, false, cold);
+        self.probe_stack(false, cold);
         self.asm.load(8, RAX, Rm::Base(RAX, 0));
         self.move_stack(8);
         self.set(op.dst, 8, RAX);
@@ -352,7 +355,7 @@ impl Emitter<'_> {
         let (cold, back) = self.cold(index, After::Plain);
         let frame = self.value(GUEST_RBP, RAX);
         self.asm.mov(RAX, frame);
-        self.probe_rax(8, false, cold);
+        self.probe_stack(false, cold);
         self.asm.load(8, RAX, Rm::Base(RAX, 0));
         let frame = self.value(GUEST_RBP, RCX);
         self.asm.lea(8, RCX, Rm::Base(frame, 8));

@@ -300,7 +300,7 @@ impl Emitter<'_> {
         self.asm.store(8, SPILL, RAX);
         let pointer = self.value(GUEST_RSP, RAX);
         self.asm.lea(8, RAX, Rm::Base(pointer, -8));
-        self.probe_rax(8, true, cold);
+        self.probe_stack(true, cold);
         self.asm.load(8, RCX, SPILL);
         self.asm.store(8, Rm::Base(RAX, 0), RCX);
         self.move_stack(-8);

@@ -29,7 +29,8 @@ use crate::memory::PAGE_MASK;
 use crate::op::{Op, Trap, attr};
 use asm::Asm;
 use emit::{Edges, Link, Setting};
-use frame::{JUMPS, Jump, Routines, SITE_EPOCH, constants, exit, flags_of, jump_slot, raw_of, routines};
+use frame::{JUMPS, Jump, Routines, SITE_EPOCH, SLACK, constants, exit, flags_of, jump_slot, raw_of, routines};
+use kinds::{Kind, effect, kind};
 use memory::CodeMemory;
 
 /// In `marks`: the block is compiled, and this is its unit's number.
@@ -60,6 +61,31 @@ struct Unit {
     jumps: Vec<u16>,
     /// Links that may lead here.
     incoming: Vec<u32>,
+}
+
+/// The addresses a block may go on at, if they are all known.
+fn targets(last: &Op, end_ip: u64) -> [Option<u64>; 2] {
+    match kind(last) {
+        Kind::Jcc { .. } => [Some(last.next_ip), Some(last.imm)],
+        Kind::Jmp | Kind::Call => [Some(last.imm), None],
+        Kind::Ret | Kind::JmpRm | Kind::CallRm => [None, None],
+        _ if last.has(attr::SETS_RIP) => [None, None],
+        _ => [Some(end_ip), None],
+    }
+}
+
+/// The first instructions replace all status flags before anything can look at them.
+fn overwrites_flags(ops: &[Op]) -> bool {
+    for op in ops.iter().take(SLACK as usize) {
+        let effect = effect(kind(op), op);
+        if effect.stops || effect.reads != 0 || effect.merges {
+            return false;
+        }
+        if effect.replaces {
+            return true;
+        }
+    }
+    false
 }
 
 /// What running compiled code came to.
@@ -96,7 +122,7 @@ pub(crate) struct Compiled {
 
 impl Compiled {
     /// An empty cache, or none where the host does not give the memory for it.
-    pub fn new(config: &Config) -> Option<Box<Self>> {
+    pub fn new(config: &Config, tlb_bits: u32) -> Option<Box<Self>> {
         let code_bytes = config.code_bytes.clamp(256 << 10, 1 << 30).next_multiple_of(PAGE);
         let data_bytes = (LINKS_AT + LINKS_MAX * 8).next_multiple_of(PAGE);
         let memory = CodeMemory::new(code_bytes, data_bytes).ok()?;
@@ -121,7 +147,7 @@ impl Compiled {
             unsafe { data.cast::<u64>().add(index).write(word) };
         }
         compiled.asm.start(compiled.memory.next());
-        compiled.routines = routines(&mut compiled.asm, data as u64);
+        compiled.routines = routines(&mut compiled.asm, data as u64, tlb_bits);
         compiled.asm.finish();
         compiled.memory.append(&compiled.asm.bytes);
         compiled.kept = compiled.memory.used();
@@ -194,6 +220,11 @@ impl Compiled {
         }
     }
 
+    /// Whether the remaining room lets compiled code run a block of so many instructions.
+    pub fn fits(room: u64, count: u16) -> bool {
+        room >= u64::from(count) + SLACK as u64
+    }
+
     /// The code of a block, compiled if it is due. The next boundary's block is `run`, at `core.rip`.
     #[inline]
     pub fn find(
@@ -263,6 +294,9 @@ impl Compiled {
         };
         let (data, _) = self.memory.data();
         let first_link = self.links.len() as u64;
+        let targets = targets(&ops[ops.len() - 1], run.end_ip);
+        let is_dead = |ip: &u64| blocks.neighbour(core, *ip).is_some_and(|ops| overwrites_flags(&ops));
+        let dead = targets.map(|target| target.filter(is_dead));
         let setting = Setting {
             routines: self.routines,
             tlb_bits: core.tlb.table().1,
@@ -270,6 +304,8 @@ impl Compiled {
             end_ip: run.end_ip,
             links: (data as u64 + LINKS_AT as u64 + first_link * 8, first_link),
             edges,
+            dead,
+            all_dead: targets[0].is_some() && targets == dead,
         };
         let entry = self.memory.next();
         self.asm.start(entry);
@@ -317,7 +353,9 @@ impl Compiled {
 
     /// Runs compiled code until it leaves.
     pub fn run(&mut self, core: &mut Core, entry: u64, coverage: Option<&mut Coverage>) -> Left {
-        let before = core.instructions;
+        let (before, limit) = (core.instructions, core.limit);
+        // What remains is counted down as a signed number.
+        core.limit = limit.min(before.saturating_add(1 << 62));
         core.frame.raw = raw_of(&core.flags);
         core.frame.entries = core.tlb.table().0;
         core.frame.edges = match coverage {
@@ -325,6 +363,7 @@ impl Compiled {
             None => std::ptr::null_mut(),
         };
         core.block_end = usize::MAX;
+        (core.frame.stack_read, core.frame.stack_write) = (0, 0);
         core.frame.site_epoch = self.site_epoch;
         core.frame.site_tag = core.tlb.code_tag().wrapping_add(self.site_epoch);
         // SAFETY: `enter` is code emitted for this signature; `entry` is the code of a block that is valid now, compiled for
@@ -334,6 +373,7 @@ impl Compiled {
                 std::mem::transmute(self.routines.enter as *const ());
             enter(core, entry)
         };
+        core.limit = limit;
         core.flags = flags_of(core.frame.raw);
         self.left_through = None;
         let left = match why {
