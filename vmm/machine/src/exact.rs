@@ -2,36 +2,101 @@
 //! The exact engine: the software CPU behind the engine trait.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
-use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit, GuestRam, RamRegion};
+use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit, GuestRam, Lockstep, RamRegion, Tier};
 
 use crate::engine::{Capabilities, CoverageFilter, Engine, EngineError, ProgressUnit, TscBase};
 use crate::memory::GuestMemory;
 
+/// How the software CPU executes. No result depends on it, so it is a choice of the process, as the number of threads is, and
+/// no part of a configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum TierChoice {
+    /// Interpreted.
+    #[default]
+    Reference,
+    /// Compiled where that pays and the host can.
+    Compiled,
+    /// Both side by side, compared all the time; the first difference ends the run.
+    Both,
+}
+
+static CHOICE: AtomicU8 = AtomicU8::new(TierChoice::Reference as u8);
+
+/// Chooses for all machines that are made from now on.
+pub fn choose_tier(tier: TierChoice) {
+    CHOICE.store(tier as u8, Ordering::Relaxed);
+}
+
+fn chosen() -> TierChoice {
+    match CHOICE.load(Ordering::Relaxed) {
+        0 => TierChoice::Reference,
+        1 => TierChoice::Compiled,
+        _ => TierChoice::Both,
+    }
+}
+
+/// One CPU, or both tiers.
+enum Inner {
+    One(Box<Cpu>),
+    Both(Box<Lockstep>),
+}
+
+/// The same call on whichever there is.
+macro_rules! either {
+    ($inner:expr, $cpu:ident => $call:expr) => {
+        match $inner {
+            Inner::One($cpu) => $call,
+            Inner::Both($cpu) => $call,
+        }
+    };
+}
+
 /// The software CPU over a machine's memory.
 pub struct Exact {
-    cpu: Cpu,
+    inner: Inner,
     /// What the CPU points into; freed after it.
     _memory: Arc<GuestMemory>,
 }
 
 impl Exact {
-    /// A CPU after reset.
+    /// A CPU after reset, on the tier of [`choose_tier`].
     pub fn new(memory: Arc<GuestMemory>) -> Result<Self, EngineError> {
-        Self::with_config(memory, &Config::default())
+        let tier = if chosen() == TierChoice::Reference { Tier::Reference } else { Tier::Compiled };
+        Self::build(memory, &Config { tier, ..Config::default() }, chosen() == TierChoice::Both)
     }
 
     /// A CPU after reset with caches of other sizes, which no guest can see.
     pub fn with_config(memory: Arc<GuestMemory>, config: &Config) -> Result<Self, EngineError> {
+        Self::build(memory, config, false)
+    }
+
+    fn build(memory: Arc<GuestMemory>, config: &Config, both: bool) -> Result<Self, EngineError> {
         let regions: Vec<RamRegion> = memory
             .regions()
             .into_iter()
             .map(|(address, bytes, pointer)| RamRegion { address, bytes, pointer })
             .collect();
+        let refused = |error: chaoscontrol_cpu::RamError| EngineError::State(error.to_string());
         // SAFETY: the pointers are the live mappings of `memory`, which this value keeps alive for longer than the CPU
         // (fields drop in order), and the machine, which owns both, calls devices only while the CPU does not run.
-        let ram = unsafe { GuestRam::new(&regions) }.map_err(|error| EngineError::State(error.to_string()))?;
-        Ok(Self { cpu: Cpu::new(ram, config), _memory: memory })
+        let inner = unsafe {
+            if both {
+                Inner::Both(Box::new(Lockstep::new(&regions, config).map_err(refused)?))
+            } else {
+                Inner::One(Box::new(Cpu::new(GuestRam::new(&regions).map_err(refused)?, config)))
+            }
+        };
+        Ok(Self { inner, _memory: memory })
+    }
+
+    fn cpu(&self) -> &Cpu {
+        match &self.inner {
+            Inner::One(cpu) => cpu,
+            Inner::Both(both) => both.cpu(),
+        }
     }
 }
 
@@ -41,78 +106,81 @@ impl Engine for Exact {
     }
 
     fn run(&mut self, budget: u64) -> Result<Exit, EngineError> {
-        Ok(self.cpu.run(budget))
+        match &mut self.inner {
+            Inner::One(cpu) => Ok(cpu.run(budget)),
+            Inner::Both(both) => both.run(budget).map_err(|error| EngineError::TiersDiffer(error.to_string())),
+        }
     }
 
     fn complete_read(&mut self, value: u64) {
-        self.cpu.complete_read(value);
+        either!(&mut self.inner, cpu => cpu.complete_read(value));
     }
 
     fn refuse_msr(&mut self) {
-        self.cpu.refuse_msr();
+        either!(&mut self.inner, cpu => cpu.refuse_msr());
     }
 
     fn progress(&self) -> u64 {
-        self.cpu.progress()
+        self.cpu().progress()
     }
 
     fn compiled_progress(&self) -> u64 {
-        self.cpu.compiled_progress()
+        self.cpu().compiled_progress()
     }
 
     fn interrupt_ready(&self) -> bool {
-        self.cpu.interrupt_ready()
+        self.cpu().interrupt_ready()
     }
 
     fn inject_interrupt(&mut self, vector: u8) {
-        self.cpu.inject_interrupt(vector);
+        either!(&mut self.inner, cpu => cpu.inject_interrupt(vector));
     }
 
     fn inject_nmi(&mut self) -> bool {
-        self.cpu.inject_nmi()
+        either!(&mut self.inner, cpu => cpu.inject_nmi())
     }
 
     fn request_interrupt_window(&mut self, wanted: bool) {
-        self.cpu.request_interrupt_window(wanted);
+        either!(&mut self.inner, cpu => cpu.request_interrupt_window(wanted));
     }
 
     fn tpr(&self) -> u8 {
-        self.cpu.tpr()
+        self.cpu().tpr()
     }
 
     fn set_tpr(&mut self, tpr: u8) {
-        self.cpu.set_tpr(tpr);
+        either!(&mut self.inner, cpu => cpu.set_tpr(tpr));
     }
 
     fn state(&self) -> CpuState {
-        self.cpu.state()
+        self.cpu().state()
     }
 
     fn set_state(&mut self, state: &CpuState) -> Result<(), EngineError> {
-        self.cpu.set_state(state).map_err(|error| EngineError::State(error.to_string()))
+        either!(&mut self.inner, cpu => cpu.set_state(state)).map_err(|error| EngineError::State(error.to_string()))
     }
 
     fn set_tsc_base(&mut self, base: TscBase) {
-        self.cpu.set_tsc_base(base);
+        either!(&mut self.inner, cpu => cpu.set_tsc_base(base));
     }
 
     fn take_dirty_pages(&mut self, page: &mut dyn FnMut(u64)) {
-        self.cpu.take_dirty_pages(page);
+        either!(&mut self.inner, cpu => cpu.take_dirty_pages(page));
     }
 
     fn memory_changed(&mut self, address: u64, bytes: u64) {
-        self.cpu.memory_changed(address, bytes);
+        either!(&mut self.inner, cpu => cpu.memory_changed(address, bytes));
     }
 
     fn set_coverage(&mut self, filter: Option<CoverageFilter>) {
-        self.cpu.set_coverage(filter);
+        either!(&mut self.inner, cpu => cpu.set_coverage(filter));
     }
 
     fn coverage(&self) -> Option<&[u8]> {
-        self.cpu.coverage()
+        self.cpu().coverage()
     }
 
     fn clear_coverage(&mut self) {
-        self.cpu.clear_coverage();
+        either!(&mut self.inner, cpu => cpu.clear_coverage());
     }
 }
