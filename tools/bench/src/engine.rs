@@ -37,6 +37,8 @@ pub struct Workload {
 struct Cost {
     cpu_s: f64,
     instructions: u64,
+    /// Of them, retired in compiled code.
+    compiled: u64,
 }
 
 /// Measures each workload `--repeat` times, ours and QEMU's in turn, so that what else the host does falls on both alike.
@@ -49,12 +51,12 @@ pub fn measure(context: &Context) -> Failures<Table> {
     let bzimage = arguments.path("bzimage").unwrap_or_else(|| bzimage_beside(&kernel_path));
     let mut table = Table::default();
     for workload in workloads(context)? {
-        let (mut ours_s, mut theirs_s, mut instructions) = (Vec::new(), Vec::new(), 0);
+        let (mut ours_s, mut theirs_s, mut instructions, mut compiled) = (Vec::new(), Vec::new(), 0, 0);
         for round in 1..=repeat {
             context.progress.say(&format!("{}: {round} of {repeat}", workload.name));
             let cost = ours(&kernel, &workload)?;
             ours_s.push(cost.cpu_s);
-            instructions = cost.instructions;
+            (instructions, compiled) = (cost.instructions, cost.compiled);
             if qemu != "none" {
                 theirs_s.push(qemu::cpu_s(&qemu, &bzimage, &workload)?);
             }
@@ -62,6 +64,7 @@ pub fn measure(context: &Context) -> Failures<Table> {
         let cpu_s = median(&mut ours_s).unwrap_or_default();
         let millions = instructions as f64 / 1e6;
         let mut cells = vec![("mips", millions / cpu_s), ("instructions_m", millions), ("cpu_s", cpu_s)];
+        cells.push(("compiled_percent", compiled as f64 * 100.0 / instructions.max(1) as f64));
         if let Some(theirs) = median(&mut theirs_s) {
             cells.extend([("qemu_icount_cpu_s", theirs), ("ratio_to_qemu_icount", theirs / cpu_s)]);
         }
@@ -132,19 +135,20 @@ fn ours(kernel: &Arc<[u8]>, workload: &Workload) -> Failures<Cost> {
     let mut machine = Machine::new(Arc::new(config)).map_err(failed)?;
     machine.load().map_err(failed)?;
     let mut console = String::new();
-    let mut began: Option<(f64, u64)> = None;
+    let mut began: Option<(f64, u64, u64)> = None;
     let mut now = 0;
     while now < LIMIT_NS {
         now += STEP_NS;
         let ended = run_to(&mut machine, GuestNs(now)).map_err(failed)?;
         console.push_str(&String::from_utf8_lossy(&machine.take_serial()));
-        let here = (thread_cpu_s(), machine.instructions());
+        let here = (thread_cpu_s(), machine.instructions(), machine.compiled_instructions());
         let begun = workload.begin.map_or(!console.is_empty(), |marker| console.contains(marker));
         if begun && began.is_none() {
             began = Some(here);
         }
-        if let (Some((cpu_s, instructions)), true) = (began, console.contains(workload.end)) {
-            return Ok(Cost { cpu_s: here.0 - cpu_s, instructions: here.1 - instructions });
+        if let (Some((cpu_s, instructions, compiled)), true) = (began, console.contains(workload.end)) {
+            let (instructions, compiled) = (here.1 - instructions, here.2 - compiled);
+            return Ok(Cost { cpu_s: here.0 - cpu_s, instructions, compiled });
         }
         if ended {
             break;

@@ -10,7 +10,8 @@ mod table;
 use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::ExitCode;
-use chaoscontrol_cli::{Context, FROM, Failures, Flag, INPUT, Output, Positional, STORE, Tool, tool_main};
+use chaoscontrol_cli::{Context, FROM, Failures, Flag, INPUT, Output, Positional, STORE, TIER, Tool, tool_main};
+use chaoscontrol_explore::machines::choose_tier;
 
 /// Marked intervals of the guests.
 const INTERVALS: [&str; 6] = ["boot", "raft", "integer", "memory", "call", "float"];
@@ -52,6 +53,7 @@ static TOOL: Tool = Tool {
         Flag::one("qemu", "PROGRAM", "engine: QEMU; none leaves the comparison out").default("qemu-system-x86_64"),
         Flag::one("branches", "N", "explore: branches of each run").default("16"),
         Flag::one("horizon-ns", "N", "snapshot, explore: length of a branch").default("2000000000"),
+        TIER,
         INPUT,
         STORE,
         FROM,
@@ -75,6 +77,7 @@ fn main() -> ProcessCode {
 }
 
 fn run(context: &Context) -> Failures<Output> {
+    choose_tier(context.arguments.text("tier")?.as_deref());
     let what = context.arguments.positional.first().and_then(|what| what.to_str()).unwrap_or_default();
     let table = match what {
         "engine" => engine::measure(context)?,

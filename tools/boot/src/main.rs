@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::{ExitCode, MediaType, StageResult};
-use chaoscontrol_cli::{FROM, Failure, Failures, Flag, SEED, STORE, Stage, Tool, read_input, stage_main};
+use chaoscontrol_cli::{FROM, Failure, Failures, Flag, SEED, STORE, Stage, TIER, Tool, read_input, stage_main};
+use chaoscontrol_explore::machines::choose_tier;
 use chaoscontrol_explore::stages::boot::{BootOptions, DiskOptions, SETUP_LIMIT_NS, boot};
 
 /// Size of the disk that each VM has unless it is said otherwise: enough for a small log, and it costs what is written to it.
@@ -38,6 +39,7 @@ static TOOL: Tool = Tool {
         Flag::switch("legacy", "No ACPI: devices by command line, interrupts by the PIC"),
         Flag::one("ns-per-instruction", "N", "Guest nanoseconds per instruction, 1 to 1000").default("10"),
         Flag::one("setup-limit-ns", "N", "Cluster time by which setup must be complete").default("30000000000"),
+        TIER,
         STORE,
         FROM,
     ],
@@ -57,6 +59,7 @@ fn main() -> ProcessCode {
 }
 
 fn work(stage: &Stage) -> Failures<StageResult> {
+    choose_tier(stage.context.arguments.text("tier")?.as_deref());
     let options = options(stage)?;
     let progress = &stage.context.progress;
     Ok(boot(stage.store, &options, &|done, total, note| progress.at(done, total, note))?)

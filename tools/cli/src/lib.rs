@@ -20,4 +20,6 @@ pub use parse::{Arguments, nearest};
 pub use progress::Progress;
 pub use run::{Context, Output, identity, read_input, tool_main};
 pub use stage::{Stage, Work, descriptor_before, descriptors_given, stage_main, store_of, stores_read};
-pub use table::{BUG, FROM, Flag, GENERATE, HELP, INPUT, JOBS, Positional, QUIET, SEED, STORE, Tool, VERSION, Value};
+pub use table::{
+    BUG, FROM, Flag, GENERATE, HELP, INPUT, JOBS, Positional, QUIET, SEED, STORE, TIER, Tool, VERSION, Value,
+};

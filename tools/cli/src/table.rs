@@ -212,6 +212,11 @@ pub const SEED: Flag =
 
 /// `--jobs`.
 pub const JOBS: Flag = Flag::one("jobs", "N", "Branches run at once; changes no result").default("the number of cores");
+/// `--tier`.
+pub const TIER: Flag = Flag::one("tier", "NAME", "How guest instructions run, both compares; changes no result")
+    .choices(&["reference", "compiled", "both"])
+    .environment("CHAOS_TIER")
+    .default("compiled");
 /// `--bug`.
 pub const BUG: Flag = Flag::one("bug", "N", "Only bug number N, counted from 1").default("all bugs");
 

@@ -7,6 +7,7 @@ use chaoscontrol_artifact::schema::{ScheduleDocument, WINDOW_MAX};
 use chaoscontrol_artifact::{MediaType, StageResult, document};
 use chaoscontrol_cli::{Failure, FailureExt, Failures, Flag, Stage, read_input};
 use chaoscontrol_explore::Shard;
+use chaoscontrol_explore::machines::choose_tier;
 use chaoscontrol_explore::stages::explore::{ExploreOptions, HORIZON_NS_MAX, explore};
 
 /// This file: part of the identity of both tools.
@@ -51,6 +52,7 @@ fn shard(text: Option<String>) -> Failures<Shard> {
 /// Runs `rounds` rounds as the arguments say.
 pub fn run(stage: &Stage, rounds: u64) -> Failures<StageResult> {
     let arguments = &stage.context.arguments;
+    choose_tier(arguments.text("tier")?.as_deref());
     let within = |name: &str, max: u64| -> Failures<Option<u64>> {
         arguments.is_set(name).then(|| arguments.number_within(name, 1, max, 1)).transpose()
     };

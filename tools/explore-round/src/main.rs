@@ -5,7 +5,7 @@ use std::process::ExitCode as ProcessCode;
 
 use chaos_explore_round::{BRANCHES, BUGS, HORIZON, INSTRUCTIONS, SCHEDULE, SHARD, TIME, WINDOW, run};
 use chaoscontrol_artifact::ExitCode;
-use chaoscontrol_cli::{FROM, INPUT, JOBS, SEED, STORE, Tool, stage_main};
+use chaoscontrol_cli::{FROM, INPUT, JOBS, SEED, STORE, TIER, Tool, stage_main};
 
 static TOOL: Tool = Tool {
     name: "chaos-explore-round",
@@ -17,7 +17,22 @@ static TOOL: Tool = Tool {
             code is 0 with and without one.",
     reads: "The descriptor of chaos-boot, or of an earlier round to go on from; the objects it names.",
     writes: "Objects: corpus, coverage map, assertions, a trace and a document a bug. On stdout: a descriptor.",
-    flags: &[BRANCHES, SHARD, JOBS, SEED, HORIZON, SCHEDULE, BUGS, INSTRUCTIONS, TIME, WINDOW, INPUT, STORE, FROM],
+    flags: &[
+        BRANCHES,
+        SHARD,
+        JOBS,
+        TIER,
+        SEED,
+        HORIZON,
+        SCHEDULE,
+        BUGS,
+        INSTRUCTIONS,
+        TIME,
+        WINDOW,
+        INPUT,
+        STORE,
+        FROM,
+    ],
     positional: None,
     exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::BudgetExhausted],
     examples: [

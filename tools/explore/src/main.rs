@@ -5,7 +5,7 @@ use std::process::ExitCode as ProcessCode;
 
 use chaos_explore_round::{BRANCHES, BUGS, HORIZON, INSTRUCTIONS, SCHEDULE, TIME, WINDOW, run};
 use chaoscontrol_artifact::ExitCode;
-use chaoscontrol_cli::{FROM, Flag, INPUT, JOBS, SEED, STORE, Tool, stage_main};
+use chaoscontrol_cli::{FROM, Flag, INPUT, JOBS, SEED, STORE, TIER, Tool, stage_main};
 
 static TOOL: Tool = Tool {
     name: "chaos-explore",
@@ -21,6 +21,7 @@ static TOOL: Tool = Tool {
         Flag::one("rounds", "N", "Rounds").default("10"),
         BRANCHES,
         JOBS,
+        TIER,
         SEED,
         HORIZON,
         SCHEDULE,

@@ -4,7 +4,8 @@
 use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::{ExitCode, StageResult};
-use chaoscontrol_cli::{BUG, FROM, Failures, Flag, INPUT, JOBS, STORE, Stage, Tool, stage_main};
+use chaoscontrol_cli::{BUG, FROM, Failures, Flag, INPUT, JOBS, STORE, Stage, TIER, Tool, stage_main};
+use chaoscontrol_explore::machines::choose_tier;
 use chaoscontrol_explore::stages::minimize::{ATTEMPTS, MinimizeOptions, minimize_bugs};
 
 static TOOL: Tool = Tool {
@@ -20,6 +21,7 @@ static TOOL: Tool = Tool {
         BUG,
         Flag::one("attempts", "N", "Branches that one bug may cost").default("400"),
         JOBS,
+        TIER,
         INPUT,
         STORE,
         FROM,
@@ -38,6 +40,7 @@ fn main() -> ProcessCode {
 
 fn work(stage: &Stage) -> Failures<StageResult> {
     let arguments = &stage.context.arguments;
+    choose_tier(arguments.text("tier")?.as_deref());
     let options = MinimizeOptions {
         bug: arguments.number("bug")?,
         attempts: arguments.number_within("attempts", 1, 1 << 20, u64::from(ATTEMPTS))? as u32,

@@ -4,7 +4,8 @@
 use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::{ExitCode, StageResult, escape};
-use chaoscontrol_cli::{BUG, FROM, Failures, Flag, INPUT, STORE, Stage, Tool, stage_main};
+use chaoscontrol_cli::{BUG, FROM, Failures, Flag, INPUT, STORE, Stage, TIER, Tool, stage_main};
+use chaoscontrol_explore::machines::choose_tier;
 use chaoscontrol_explore::stages::reproduce::{ReproduceOptions, reproduce_bugs};
 
 static TOOL: Tool = Tool {
@@ -21,6 +22,7 @@ static TOOL: Tool = Tool {
         BUG,
         Flag::switch("from-boot", "Boot the guests again in place of restoring the snapshot"),
         Flag::switch("serial", "Keep console output, and show it on stderr"),
+        TIER,
         INPUT,
         STORE,
         FROM,
@@ -42,6 +44,7 @@ fn main() -> ProcessCode {
 
 fn work(stage: &Stage) -> Failures<StageResult> {
     let arguments = &stage.context.arguments;
+    choose_tier(arguments.text("tier")?.as_deref());
     let options = ReproduceOptions {
         bug: arguments.number("bug")?,
         from_boot: arguments.is_set("from-boot"),

@@ -330,6 +330,12 @@ impl Lockstep {
         &self.compiled
     }
 
+    /// Changes a register of one tier.
+    #[cfg(test)]
+    pub(crate) fn plant_difference(&mut self) {
+        self.compiled.core.gpr[3] ^= 1;
+    }
+
     fn each(&mut self, mut change: impl FnMut(&mut Cpu)) {
         change(&mut self.compiled);
         change(&mut self.reference);

@@ -13,12 +13,22 @@ use chaoscontrol_cluster::{
     EndReason, ViolationKind,
 };
 use chaoscontrol_fault::Shape;
+use chaoscontrol_machine::exact::{TierChoice, choose_tier as choose};
 use chaoscontrol_machine::pages::PageMap;
 use chaoscontrol_machine::{Firmware, MachineError};
 
 use crate::error::ExploreError;
 use crate::snapshots;
 use crate::subject::{Factory, Plan, Ran, Subject};
+
+/// Chooses how the machines of this process run guest instructions: `reference`, `both`, or compiled. No result depends on it.
+pub fn choose_tier(name: Option<&str>) {
+    choose(match name {
+        Some("reference") => TierChoice::Reference,
+        Some("both") => TierChoice::Both,
+        _ => TierChoice::Compiled,
+    });
+}
 
 impl From<ClusterError> for ExploreError {
     fn from(error: ClusterError) -> Self {

@@ -142,10 +142,11 @@ impl Asm {
         self.dword(distance);
     }
 
-    /// One instruction with a ModRM byte. `size` 8 sets REX.W, 2 the operand-size prefix; `byte` says that register operands
+    /// One instruction with a ModRM byte. `code` is the opcode with its escape bytes, and a mandatory prefix in its top byte. `size` 8 sets REX.W, 2 the operand-size prefix; `byte` says that register operands
     /// are byte registers; `tail` is the number of immediate bytes that follow.
     #[inline]
-    pub fn op(&mut self, size: u8, prefix: u8, opcode: u32, reg: u8, rm: Rm, byte: (bool, bool), tail: u64) {
+    pub fn op(&mut self, size: u8, code: u32, reg: u8, rm: Rm, byte: (bool, bool), tail: u64) {
+        let (prefix, opcode) = ((code >> 24) as u8, code & 0xff_ffff);
         if size == 2 {
             self.byte(0x66);
         }
@@ -236,41 +237,41 @@ impl Asm {
 
     /// dst = dst op rm.
     pub fn alu_load(&mut self, op: u8, size: u8, dst: Reg, src: Rm) {
-        self.op(size, 0, u32::from(op * 8 + if size == 1 { 2 } else { 3 }), dst.0, src, (size == 1, size == 1), 0);
+        self.op(size, u32::from(op * 8 + if size == 1 { 2 } else { 3 }), dst.0, src, (size == 1, size == 1), 0);
     }
 
     /// rm = rm op src.
     pub fn alu_store(&mut self, op: u8, size: u8, dst: Rm, src: Reg) {
-        self.op(size, 0, u32::from(op * 8 + u8::from(size != 1)), src.0, dst, (size == 1, size == 1), 0);
+        self.op(size, u32::from(op * 8 + u8::from(size != 1)), src.0, dst, (size == 1, size == 1), 0);
     }
 
     /// rm = rm op immediate.
     pub fn alu_imm(&mut self, op: u8, size: u8, dst: Rm, value: i32) {
         if size != 1 && (-128..=127).contains(&value) {
-            self.op(size, 0, 0x83, op, dst, (false, false), 1);
+            self.op(size, 0x83, op, dst, (false, false), 1);
             self.byte(value as u8);
         } else {
             let opcode = if size == 1 { 0x80 } else { 0x81 };
-            self.op(size, 0, opcode, op, dst, (false, size == 1), Self::tail(size));
+            self.op(size, opcode, op, dst, (false, size == 1), Self::tail(size));
             self.immediate(size, value);
         }
     }
 
     pub fn test(&mut self, size: u8, rm: Rm, reg: Reg) {
-        self.op(size, 0, if size == 1 { 0x84 } else { 0x85 }, reg.0, rm, (size == 1, size == 1), 0);
+        self.op(size, if size == 1 { 0x84 } else { 0x85 }, reg.0, rm, (size == 1, size == 1), 0);
     }
 
     pub fn test_imm(&mut self, size: u8, rm: Rm, value: i32) {
-        self.op(size, 0, if size == 1 { 0xf6 } else { 0xf7 }, 0, rm, (false, size == 1), Self::tail(size));
+        self.op(size, if size == 1 { 0xf6 } else { 0xf7 }, 0, rm, (false, size == 1), Self::tail(size));
         self.immediate(size, value);
     }
 
     pub fn load(&mut self, size: u8, dst: Reg, src: Rm) {
-        self.op(size, 0, if size == 1 { 0x8a } else { 0x8b }, dst.0, src, (size == 1, size == 1), 0);
+        self.op(size, if size == 1 { 0x8a } else { 0x8b }, dst.0, src, (size == 1, size == 1), 0);
     }
 
     pub fn store(&mut self, size: u8, dst: Rm, src: Reg) {
-        self.op(size, 0, if size == 1 { 0x88 } else { 0x89 }, src.0, dst, (size == 1, size == 1), 0);
+        self.op(size, if size == 1 { 0x88 } else { 0x89 }, src.0, dst, (size == 1, size == 1), 0);
     }
 
     /// Moves between 64-bit registers.
@@ -282,7 +283,7 @@ impl Asm {
 
     /// A store of an immediate, sign-extended to 8 bytes.
     pub fn store_imm(&mut self, size: u8, dst: Rm, value: i32) {
-        self.op(size, 0, if size == 1 { 0xc6 } else { 0xc7 }, 0, dst, (false, size == 1), Self::tail(size));
+        self.op(size, if size == 1 { 0xc6 } else { 0xc7 }, 0, dst, (false, size == 1), Self::tail(size));
         self.immediate(size, value);
     }
 
@@ -306,8 +307,8 @@ impl Asm {
     /// Zero-extends from 1, 2 or 4 bytes into a register of `size`.
     pub fn load_zero(&mut self, size: u8, from: u8, dst: Reg, src: Rm) {
         match from {
-            1 => self.op(size.max(4), 0, 0x0fb6, dst.0, src, (false, true), 0),
-            2 => self.op(size.max(4), 0, 0x0fb7, dst.0, src, (false, false), 0),
+            1 => self.op(size.max(4), 0x0fb6, dst.0, src, (false, true), 0),
+            2 => self.op(size.max(4), 0x0fb7, dst.0, src, (false, false), 0),
             _ => self.load(from, dst, src),
         }
     }
@@ -315,86 +316,86 @@ impl Asm {
     /// Sign-extends from 1, 2 or 4 bytes into a register of `size`.
     pub fn load_sign(&mut self, size: u8, from: u8, dst: Reg, src: Rm) {
         match (from, size) {
-            (1, _) => self.op(size, 0, 0x0fbe, dst.0, src, (false, true), 0),
-            (2, 4 | 8) => self.op(size, 0, 0x0fbf, dst.0, src, (false, false), 0),
-            (4, 8) => self.op(8, 0, 0x63, dst.0, src, (false, false), 0),
+            (1, _) => self.op(size, 0x0fbe, dst.0, src, (false, true), 0),
+            (2, 4 | 8) => self.op(size, 0x0fbf, dst.0, src, (false, false), 0),
+            (4, 8) => self.op(8, 0x63, dst.0, src, (false, false), 0),
             _ => self.load(size, dst, src),
         }
     }
 
     pub fn lea(&mut self, size: u8, dst: Reg, src: Rm) {
-        self.op(size, 0, 0x8d, dst.0, src, (false, false), 0);
+        self.op(size, 0x8d, dst.0, src, (false, false), 0);
     }
 
     pub fn shift_imm(&mut self, kind: u8, size: u8, rm: Rm, count: u8) {
         if count == 1 {
-            self.op(size, 0, if size == 1 { 0xd0 } else { 0xd1 }, kind, rm, (false, size == 1), 0);
+            self.op(size, if size == 1 { 0xd0 } else { 0xd1 }, kind, rm, (false, size == 1), 0);
         } else {
-            self.op(size, 0, if size == 1 { 0xc0 } else { 0xc1 }, kind, rm, (false, size == 1), 1);
+            self.op(size, if size == 1 { 0xc0 } else { 0xc1 }, kind, rm, (false, size == 1), 1);
             self.byte(count);
         }
     }
 
     /// Shifts by CL.
     pub fn shift_cl(&mut self, kind: u8, size: u8, rm: Rm) {
-        self.op(size, 0, if size == 1 { 0xd2 } else { 0xd3 }, kind, rm, (false, size == 1), 0);
+        self.op(size, if size == 1 { 0xd2 } else { 0xd3 }, kind, rm, (false, size == 1), 0);
     }
 
     /// The group of opcode F7: 2 NOT, 3 NEG, 4 MUL, 5 IMUL, 6 DIV, 7 IDIV.
     pub fn unary(&mut self, kind: u8, size: u8, rm: Rm) {
-        self.op(size, 0, if size == 1 { 0xf6 } else { 0xf7 }, kind, rm, (false, size == 1), 0);
+        self.op(size, if size == 1 { 0xf6 } else { 0xf7 }, kind, rm, (false, size == 1), 0);
     }
 
     /// 0 INC, 1 DEC.
     pub fn step(&mut self, kind: u8, size: u8, rm: Rm) {
-        self.op(size, 0, if size == 1 { 0xfe } else { 0xff }, kind, rm, (false, size == 1), 0);
+        self.op(size, if size == 1 { 0xfe } else { 0xff }, kind, rm, (false, size == 1), 0);
     }
 
     pub fn imul(&mut self, size: u8, dst: Reg, src: Rm) {
-        self.op(size, 0, 0x0faf, dst.0, src, (false, false), 0);
+        self.op(size, 0x0faf, dst.0, src, (false, false), 0);
     }
 
     pub fn imul_imm(&mut self, size: u8, dst: Reg, src: Rm, value: i32) {
-        self.op(size, 0, 0x69, dst.0, src, (false, false), Self::tail(size));
+        self.op(size, 0x69, dst.0, src, (false, false), Self::tail(size));
         self.immediate(size, value);
     }
 
     /// BT (4), BTS (5), BTR (6), BTC (7) by an immediate.
     pub fn bit_imm(&mut self, kind: u8, size: u8, rm: Rm, index: u8) {
-        self.op(size, 0, 0x0fba, kind, rm, (false, false), 1);
+        self.op(size, 0x0fba, kind, rm, (false, false), 1);
         self.byte(index);
     }
 
     /// The same by a register.
     pub fn bit(&mut self, kind: u8, size: u8, rm: Rm, index: Reg) {
-        self.op(size, 0, 0x0f83 + u32::from(kind) * 8, index.0, rm, (false, false), 0);
+        self.op(size, 0x0f83 + u32::from(kind) * 8, index.0, rm, (false, false), 0);
     }
 
     /// BSF (0), BSR (1).
     pub fn scan(&mut self, kind: u8, size: u8, dst: Reg, src: Rm) {
-        self.op(size, 0, 0x0fbc + u32::from(kind), dst.0, src, (false, false), 0);
+        self.op(size, 0x0fbc + u32::from(kind), dst.0, src, (false, false), 0);
     }
 
     /// Compares with the accumulator; without LOCK.
     pub fn cmpxchg(&mut self, size: u8, rm: Rm, reg: Reg) {
-        self.op(size, 0, 0x0fb1, reg.0, rm, (false, false), 0);
+        self.op(size, 0x0fb1, reg.0, rm, (false, false), 0);
     }
 
     pub fn xadd(&mut self, size: u8, rm: Rm, reg: Reg) {
-        self.op(size, 0, 0x0fc1, reg.0, rm, (false, false), 0);
+        self.op(size, 0x0fc1, reg.0, rm, (false, false), 0);
     }
 
     /// AH, zero-extended into EAX.
     pub fn zero_extend_ah(&mut self) {
-        self.op(4, 0, 0x0fb6, 0, Rm::Reg(Reg(4)), (false, false), 0);
+        self.op(4, 0x0fb6, 0, Rm::Reg(Reg(4)), (false, false), 0);
     }
 
     pub fn set(&mut self, condition: u8, rm: Rm) {
-        self.op(1, 0, 0x0f90 + u32::from(condition), 0, rm, (false, true), 0);
+        self.op(1, 0x0f90 + u32::from(condition), 0, rm, (false, true), 0);
     }
 
     pub fn cmov(&mut self, condition: u8, size: u8, dst: Reg, src: Rm) {
-        self.op(size, 0, 0x0f40 + u32::from(condition), dst.0, src, (false, false), 0);
+        self.op(size, 0x0f40 + u32::from(condition), dst.0, src, (false, false), 0);
     }
 
     pub fn jcc(&mut self, condition: u8, target: Label) {
@@ -426,7 +427,7 @@ impl Asm {
     }
 
     pub fn jmp_rm(&mut self, rm: Rm) {
-        self.op(4, 0, 0xff, 4, rm, (false, false), 0);
+        self.op(4, 0xff, 4, rm, (false, false), 0);
     }
 
     pub fn call_to(&mut self, address: u64) {
@@ -435,7 +436,7 @@ impl Asm {
     }
 
     pub fn call_rm(&mut self, rm: Rm) {
-        self.op(4, 0, 0xff, 2, rm, (false, false), 0);
+        self.op(4, 0xff, 2, rm, (false, false), 0);
     }
 
     pub fn ret(&mut self) {
@@ -483,21 +484,21 @@ impl Asm {
     }
 
     pub fn ldmxcsr(&mut self, rm: Rm) {
-        self.op(4, 0, 0x0fae, 2, rm, (false, false), 0);
+        self.op(4, 0x0fae, 2, rm, (false, false), 0);
     }
 
     pub fn stmxcsr(&mut self, rm: Rm) {
-        self.op(4, 0, 0x0fae, 3, rm, (false, false), 0);
+        self.op(4, 0x0fae, 3, rm, (false, false), 0);
     }
 
     /// An SSE instruction: mandatory prefix (0 for none), opcode with its escape bytes, operands.
     pub fn sse(&mut self, size: u8, prefix: u8, opcode: u32, reg: Reg, rm: Rm) {
-        self.op(size, prefix, opcode, reg.0, rm, (false, false), 0);
+        self.op(size, u32::from(prefix) << 24 | opcode, reg.0, rm, (false, false), 0);
     }
 
     /// [`Asm::sse`] with an immediate byte.
     pub fn sse_imm(&mut self, size: u8, prefix: u8, opcode: u32, reg: Reg, rm: Rm, value: u8) {
-        self.op(size, prefix, opcode, reg.0, rm, (false, false), 1);
+        self.op(size, u32::from(prefix) << 24 | opcode, reg.0, rm, (false, false), 1);
         self.byte(value);
     }
 }

@@ -5,6 +5,7 @@
 macro_rules! tests_of {
     ($tier:ident, $name:ident) => {
         #[path = "."]
+        #[expect(clippy::duplicate_mod, reason = "the same tests run on both tiers")]
         mod $name {
             /// What executes these tests' guests, from the first block on.
             const TIER: crate::Tier = crate::Tier::$tier;
@@ -16,7 +17,7 @@ macro_rules! tests_of {
             mod counting;
             mod debug;
             mod faults;
-            mod guest;
+            pub mod guest;
             mod modes;
             mod operand_size;
             mod outside;
@@ -26,3 +27,5 @@ macro_rules! tests_of {
 
 tests_of!(Reference, on_reference);
 tests_of!(Compiled, on_compiled);
+
+mod lockstep;
