@@ -21,12 +21,12 @@ use crate::error::ExploreError;
 use crate::snapshots;
 use crate::subject::{Factory, Plan, Ran, Subject};
 
-/// Chooses how the machines of this process run guest instructions: `reference`, `both`, or compiled. No result depends on it.
+/// Chooses how the machines of this process run guest instructions: `compiled`, `both`, or by the reference. No result depends on it.
 pub fn choose_tier(name: Option<&str>) {
     choose(match name {
-        Some("reference") => TierChoice::Reference,
+        Some("compiled") => TierChoice::Compiled,
         Some("both") => TierChoice::Both,
-        _ => TierChoice::Compiled,
+        _ => TierChoice::Reference,
     });
 }
 
