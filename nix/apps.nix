@@ -56,9 +56,8 @@ let
         shift
       done
       mkdir -p "$output"
-      export CHAOS_STORE=$output/store
       cd "$output"
-      CHAOS_STORE=$PWD/store
+      export CHAOS_STORE=$PWD/store
       chaos-boot --kernel ${kernel.packages.net-vmlinux}/vmlinux --initrd ${packages.initrds.initrd-raft} --vms "$vms" --disk-mib 16 \
           --seed "$seed" --append "''${cmdline:-raft_bug=$bug}" | tee boot.json \
         | chaos-explore-round --branches "$branches" --stop-after-bugs 1 "''${jobs[@]}" | tee round.json \

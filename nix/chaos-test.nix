@@ -293,6 +293,17 @@ let
               lib.imap0 (i: node: lib.nameValuePair "/nodes/${toString i}" node.workload) args.nodes
             );
           };
+      # A profile may import from its folder, which comes along.
+      profile =
+        if lib.isPath args.profile then
+          "${
+            builtins.path {
+              path = dirOf args.profile;
+              name = "profiles";
+            }
+          }/${baseNameOf args.profile}"
+        else
+          args.profile;
       nodeAppend = lib.concatLists (
         lib.imap0 (i: node: [
           (flag "append-vm" "${toString i}:chaos.init=/nodes/${toString i} ${node.append or ""}")
@@ -325,7 +336,7 @@ let
             "--kernel \"$kernel\""
             "--initrd ${initrd}"
           ]
-          ++ lib.optional (args.profile != null) "--profile ${args.profile}"
+          ++ lib.optional (args.profile != null) "--profile ${profile}"
           ++ lib.optional (args.profile == null || given ? vms || given ? nodes) (flag "vms" vms)
           ++ map ({ argument, name, text }: flag name text) (
             lib.filter (f: args.profile == null || given ? ${f.argument}) (

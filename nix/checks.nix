@@ -8,7 +8,6 @@
   packages,
   chaosTest,
   kernel,
-  platform,
   rust,
   root,
   workspace,
@@ -20,11 +19,11 @@ let
   lints = import ./lints.nix {
     inherit
       pkgs
-      platform
       rust
       root
       workspace
       ;
+    profiles = packages.stages.chaos-profiles;
   };
   failures = import ./failures.nix {
     inherit

@@ -2,10 +2,11 @@
 # Tests, clippy, formatting, and the rules about dependencies, each in one derivation over the whole workspace.
 {
   pkgs,
-  platform,
   rust,
   root,
   workspace,
+  # chaos-profiles with chaos-contract beside it.
+  profiles,
 }:
 let
   inherit (pkgs) lib;
@@ -98,7 +99,6 @@ in
   workspace-tests = over {
     name = "workspace-tests";
     folders = tested;
-    tools = platform.testTools;
     script = ''
       export HOME=$NIX_BUILD_TOP TMPDIR=$NIX_BUILD_TOP
       cargo test --locked $cargoFlags ${rust.packagesOf tested}
@@ -113,4 +113,33 @@ in
       touch $out
     '';
   };
+}
+// lib.optionalAttrs (workspace.has "tools/contract") {
+  # The contracts against their examples and the registry, and every profile's projection. That each field of each document is refused
+  # when it is wrong, by Nickel and by Rust alike, is tried in checks/all.
+  contracts =
+    let
+      folders = [ "tools/contract" ];
+    in
+    rust.layer {
+      name = "contracts";
+      tools = [ profiles ];
+      script = ''
+        ${rust.unpack "source"
+          (workspace.sources {
+            inherit folders;
+            dev = true;
+            extra = [ "contracts" "docs/artifacts.md" ];
+          })
+          (workspace.closure {
+            inherit folders;
+            dev = true;
+          })
+        }
+        ${rust.resume rust.contractDependencies}
+        cargo test --release --locked $cargoFlags -p chaos-contract --test registry --test messages --test commands
+        chaos-profiles --check contracts/profiles
+        touch $out
+      '';
+    };
 }

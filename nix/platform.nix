@@ -29,13 +29,7 @@ in
   # Formats Nix files. There is no such program among Debian's packages, so that the stand-in's formatter formats Rust only.
   nixFormatters = lib.optional (!standIn) pkgs.nixfmt;
 
-  # Tests that look for a C compiler, git or busybox take them from here. The stand-in's builds see the host's /usr, where they are.
-  testTools = lib.optionals (!standIn) [
-    pkgs.git
-    pkgs.pkgsStatic.busybox
-  ];
-
-  # What a man page viewer and shells need is in the host's profile with the stand-in.
+  # What is good to have while working; on a machine with the stand-in it is installed, or not, by apt and rustup.
   shellTools = lib.optionals (!standIn) [
     pkgs.rust-analyzer
     pkgs.qemu_kvm

@@ -183,6 +183,7 @@ in
 {
   inherit
     contract
+    contractDependencies
     crates
     dependencies
     keep
