@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! What the tools say about each other.
 
-use chaoscontrol_e2e::{Bench, initrd, kernel};
+use chaoscontrol_e2e::{Bench, initrd, kernel, outputs};
 
 #[test]
 fn the_driver_writes_what_so_many_rounds_in_a_pipeline_would() {
@@ -62,4 +62,55 @@ fn shards_merge_in_any_order_and_a_whole_round_is_passed_on() {
     assert!(shown.contains("10 branches of 0.1 s"), "{shown}");
     let missing = bench.run("chaos-merge", &[&one], b"");
     assert_eq!((missing.code, missing.stderr.contains("shard 2/2 is missing")), (3, true), "{}", missing.stderr);
+}
+
+#[test]
+fn a_given_schedule_is_in_every_branch_and_later_rounds_keep_it() {
+    let bench = Bench::new();
+    let (kernel, initrd) = (kernel(), initrd("sdk-demo"));
+    let arguments =
+        ["--kernel", kernel.to_str().expect("a path"), "--initrd", initrd.to_str().expect("a path"), "--vms", "1"];
+    let booted = bench.run("chaos-boot", &arguments, b"").expect_code(0);
+    let event = r#"{"duration_ns":"7000000","fault":"vm_pause","time_ns":"30000000","vm":0}"#;
+    let schedule = format!(r#"{{"schema":"chaoscontrol.schedule","version":1,"schedule":{{"events":[{event}]}}}}"#);
+    std::fs::write(bench.path("given.json"), schedule).expect("a schedule");
+    let given = ["--schedule", "given.json"];
+    let round = ["--branches", "3", "--horizon-ns", "100000000", "--window", "2"];
+    let first = bench.run("chaos-explore-round", &[&round[..], &given].concat(), &booted);
+    assert!(first.stderr.contains("3 branches, "), "{}", first.stderr);
+    assert!(first.stderr.contains("no bug found; more branches go on from this descriptor"), "{}", first.stderr);
+    let first = first.expect_code(0);
+    let second = bench.run("chaos-explore-round", &round, &first).expect_code(0);
+    let expected: serde_json::Value = serde_json::from_str(event).expect("an event");
+    for descriptor in [&first, &second] {
+        let raw = bench.run("chaos-show", &["--raw", &outputs(descriptor, "corpus")[0]], b"").expect_code(0);
+        let corpus: serde_json::Value = serde_json::from_slice(&raw).expect("a corpus");
+        let list = |name: &str| corpus[name].as_array().expect("a list").clone();
+        let branches = [list("entries"), list("planned")].concat();
+        assert!(branches.len() >= 3, "{corpus}");
+        for branch in &branches {
+            let events = branch["schedule"]["events"].as_array().expect("events");
+            assert!(events.contains(&expected), "without the given fault: {branch}");
+            assert_eq!(branch["origin"] == "given", events.len() == 1 && branch["branch"] == "0", "{branch}");
+        }
+    }
+    let driver = bench.run("chaos-explore", &[&["--rounds", "2"], &round[..], &given].concat(), &booted);
+    assert_eq!(outputs(&driver.expect_code(0), "corpus"), outputs(&second, "corpus"));
+    // Shards of a round have it too, and their merge hands it on.
+    let shard = |part: &str| {
+        let arguments = [&round[..], &given, &["--shard", part]].concat();
+        let output = bench.run("chaos-explore-round", &arguments, &booted).expect_code(0);
+        let name = format!("shard-{}.json", &part[..1]);
+        std::fs::write(bench.path(&name), output).expect("a descriptor");
+        name
+    };
+    let shards = [shard("1/3"), shard("2/3"), shard("3/3")];
+    let merged = bench.run("chaos-merge", &shards.each_ref().map(String::as_str), b"").expect_code(0);
+    let raw = bench.run("chaos-show", &["--raw", &outputs(&merged, "corpus")[0]], b"").expect_code(0);
+    let corpus: serde_json::Value = serde_json::from_slice(&raw).expect("a corpus");
+    for branch in corpus["planned"].as_array().expect("planned branches") {
+        assert!(branch["schedule"]["events"].as_array().expect("events").contains(&expected), "{branch}");
+    }
+    let text = String::from_utf8(merged).expect("text");
+    assert!(text.contains(r#""role":"schedule""#), "the next round cannot know the schedule: {text}");
 }
