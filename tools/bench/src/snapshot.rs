@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! What a branch costs by its dirty pages: restoring, and storing.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use chaoscontrol_artifact::Store;
 use chaoscontrol_artifact::schema::{RunConfiguration, SnapshotManifest};
 use chaoscontrol_cli::{Context, Failures, descriptor_before};
-use chaoscontrol_cluster::{BranchPlan, Cluster, ClusterSnapshot};
+use chaoscontrol_cluster::{BranchPlan, Cluster, ClusterError, ClusterSnapshot};
 use chaoscontrol_explore::{ExploreError, machines, snapshots};
 use chaoscontrol_fault::Schedule;
+use chaoscontrol_machine::{Machine, MachineSnapshot, VmConfig};
 
 use crate::table::Table;
 
@@ -35,10 +37,36 @@ pub fn measure(context: &Context) -> Failures<Table> {
         "load",
         vec![("read_ms", load_ms), ("first_restore_ms", first_ms), ("pages", base.pages().count() as f64)],
     );
+    for pages in [200, 2_000] {
+        let restore_ms = one_machine(config.vm(0), base.vms()[0].machine(), pages).map_err(ExploreError::from)?;
+        table.push(&format!("vm_{pages}"), vec![("dirty_pages", pages as f64), ("restore_ms", restore_ms)]);
+    }
     for part in [32, 8, 2, 1] {
         table.push(&format!("1/{part}"), branch(&mut cluster, &base, horizon_ns / part, &manifest)?);
     }
     Ok(table)
+}
+
+/// Milliseconds that restoring one machine takes which differs from `base` in so many pages, spread over its memory.
+fn one_machine(config: VmConfig, base: &MachineSnapshot, pages: u64) -> Result<f64, ClusterError> {
+    let stride = (config.memory_bytes >> 12) / pages;
+    let measured = || {
+        let mut machine = Machine::new(Arc::new(config))?;
+        machine.restore(base)?;
+        let mut restore_ms = f64::MAX;
+        for repeat in 0..REPEATS as u64 {
+            for page in 0..pages {
+                machine.memory().write((page * stride) << 12, &(page + repeat).to_le_bytes())?;
+            }
+            // As at the end of a branch: what is dirty is collected.
+            machine.snapshot();
+            let started = Instant::now();
+            machine.restore(base)?;
+            restore_ms = restore_ms.min(started.elapsed().as_secs_f64() * 1e3);
+        }
+        Ok(restore_ms)
+    };
+    measured().map_err(|source| ClusterError::Machine { vm: 0, source })
 }
 
 fn branch(

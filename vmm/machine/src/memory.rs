@@ -3,7 +3,8 @@
 //!
 //! Two parties write guest memory. The engine does it directly and reports its pages itself; devices, loaders and restores go
 //! through `vm-memory`, whose dirty-tracking hook is [`DirtyLog`]: it lists each page once until the machine drains the list
-//! into the engine's `memory_changed` and the snapshot's dirty set. There is no other way to write.
+//! into the engine's `memory_changed` and the snapshot's dirty set. There is no other way to write, but for restoring a snapshot's
+//! pages, which tells the engine itself and leaves nothing dirty.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -182,6 +183,17 @@ impl GuestMemory {
             .map_err(|_| MemoryError::Range { address, bytes: data.len() as u64 })
     }
 
+    /// Replaces a page without listing it as written: the caller tells the engine. False if there is no such page.
+    pub(crate) fn replace_page(&self, page: u64, bytes: &[u8; PAGE_BYTES]) -> bool {
+        let address = page.saturating_mul(PAGE_BYTES as u64);
+        let Ok(slice) = self.mmap.get_slice(GuestAddress(address), PAGE_BYTES) else { return false };
+        let guard = slice.ptr_guard_mut();
+        // SAFETY: the guard keeps a mapped slice of a page's length alive. Nobody else uses it: the engine does not run while a
+        // machine is restored, and `bytes` is memory of the host's own.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), guard.as_ptr(), PAGE_BYTES) };
+        true
+    }
+
     /// Whether `[address, address + bytes)` is wholly inside guest memory.
     pub fn contains(&self, address: u64, bytes: u64) -> bool {
         self.mmap.check_range(GuestAddress(address), bytes as usize)
@@ -225,6 +237,18 @@ mod tests {
         memory.mmap().write_obj(7u64, GuestAddress(0x5ffc)).unwrap();
         memory.mmap().store(7u16, GuestAddress(0x9000), Ordering::Release).unwrap();
         assert_eq!(written(&memory), [5, 6, 9]);
+    }
+
+    #[test]
+    fn replaced_pages_are_not_listed() {
+        let memory = GuestMemory::new(MEMORY_BYTES_MIN).unwrap();
+        assert!(memory.replace_page(3, &[7; PAGE_BYTES]));
+        assert!(!memory.replace_page(MEMORY_BYTES_MIN >> 12, &[7; PAGE_BYTES]));
+        assert!(!memory.replace_page(u64::MAX, &[7; PAGE_BYTES]));
+        assert_eq!(written(&memory), [0u64; 0]);
+        let mut around = [0; PAGE_BYTES + 2];
+        memory.read(0x2fff, &mut around).unwrap();
+        assert_eq!((around[0], around[1], around[PAGE_BYTES], around[PAGE_BYTES + 1]), (0, 7, 7, 0));
     }
 
     #[test]

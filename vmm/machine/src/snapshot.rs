@@ -130,25 +130,26 @@ impl Machine {
     }
 
     fn restore_pages(&mut self, pages: &PageMap) -> Result<(), MachineError> {
-        self.collect_dirty();
-        let mut wanted = std::mem::take(&mut self.dirty);
-        self.base.differences(pages, &mut |page| {
-            wanted.insert(page);
-        });
+        self.publish_writes();
+        // Ascending thrice, so that sorting is a merge.
+        let mut wanted: Vec<u64> = std::mem::take(&mut self.dirty).into_iter().collect();
+        self.engine.take_dirty_pages(&mut |page| wanted.push(page));
+        self.base.differences(pages, &mut |page| wanted.push(page));
+        wanted.sort();
+        wanted.dedup();
         if let Some(page) = wanted.iter().copied().find(|page| !self.memory.contains(page << 12, PAGE_BYTES as u64)) {
             // Too much counts as dirty now, which costs copies and nothing else.
             wanted.retain(|page| self.memory.contains(page << 12, PAGE_BYTES as u64));
-            self.dirty = wanted;
+            self.dirty = wanted.into_iter().collect();
             return Err(MachineError::Snapshot(format!("page {page:#x} is not in the machine's memory")));
         }
         const ZERO: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
         for page in wanted {
-            self.memory.write(page << 12, pages.get(page).map_or(&ZERO, |page| page.bytes()))?;
+            self.memory.replace_page(page, pages.get(page).map_or(&ZERO, |page| page.bytes()));
+            self.engine.memory_changed(page << 12, PAGE_BYTES as u64);
         }
-        self.publish_writes();
         // What was just copied is what the snapshot holds: not dirty.
         self.engine.take_dirty_pages(&mut |_| {});
-        self.dirty.clear();
         self.base = pages.clone();
         Ok(())
     }
