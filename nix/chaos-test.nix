@@ -156,6 +156,16 @@ let
         default = "exact";
         help = "exact runs anywhere; kvm needs a builder with the feature kvm";
       };
+    tier =
+      check.oneOf [
+        "reference"
+        "compiled"
+        "both"
+      ]
+      // {
+        default = null;
+        help = "how the exact engine runs instructions: reference, compiled, or both, which compares them; it changes no result";
+      };
     profile = check.path // {
       default = null;
       help = "a VM run profile (.ncl or .json); arguments given here win";
@@ -310,6 +320,7 @@ let
         ]) (if args.nodes == null then [ ] else args.nodes)
       );
       jobs = "--jobs \"$NIX_BUILD_CORES\"";
+      tier = lib.optional (args.tier != null) (flag "tier" args.tier);
       stageName = title: "${args.name}-${title}";
 
       boot = stages.stage {
@@ -367,6 +378,7 @@ let
           ++ lib.optional (!args.flush) "--no-flush"
           ++ lib.optional args.legacy "--legacy"
           ++ lib.optional kvm "--engine kvm"
+          ++ tier
         );
       };
 
@@ -390,6 +402,7 @@ let
             ]
             ++ lib.optional (args.shards > 1) (flag "shard" "${toString shard}/${toString args.shards}")
             ++ lib.optional (args.faults != [ ] && round == 1 && shard == 1) "--schedule $faultsPath"
+            ++ tier
             ++ lib.optional (args.stopAfterBugs != null) (flag "stop-after-bugs" args.stopAfterBugs)
           );
         };
@@ -422,13 +435,14 @@ let
         title = "minimize";
         tool = "chaos-minimize";
         inherit kvm;
-        arguments = "${jobs} ${flag "attempts" args.attempts}";
+        arguments = flags ([ jobs (flag "attempts" args.attempts) ] ++ tier);
       };
       reproduce = stages.after minimize {
         name = stageName "reproduce";
         title = "reproduce";
         tool = "chaos-reproduce";
         inherit kvm;
+        arguments = flags tier;
       };
       verdict = stages.after reproduce {
         name = stageName "verdict";

@@ -169,6 +169,16 @@ in
       code = 3;
       says = [ "is in none of the stores read" ];
     };
+    # A document that says what its contract does not allow.
+    contract-breach = mustFail "contract-breach" (explore (
+      changed "contract-breach-store" ''
+        jq -c '.outputs[0].role = "Not A Name"' $out/descriptor.json >changed
+        mv changed $out/descriptor.json
+      ''
+    )) {
+      code = 3;
+      says = [ "role" "Not A Name" "stage explore-round failed with code 3: an input is unreadable, damaged or breaks its contract" ];
+    };
     no-stage = mustFail "no-stage" (explore (pkgs.runCommand "no-stage" { } "mkdir $out")) {
       code = 3;
       says = [ "is no output of a stage: it holds no descriptor.json" ];
