@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use chaoscontrol_cli::{Context, Failures, descriptor_before, stores_read};
 use chaoscontrol_explore::campaign::{Campaign, Settings, WINDOW};
-use chaoscontrol_explore::machines::Machines;
+use chaoscontrol_explore::machines::{Host, Machines};
 use chaoscontrol_explore::pool::Pool;
 use chaoscontrol_explore::round::{self, Limits};
 use chaoscontrol_explore::{ExploreError, Factory};
@@ -20,7 +20,7 @@ pub fn measure(context: &Context) -> Failures<Table> {
     let store = stores_read(context)?;
     let snapshot = descriptor_before(context)?.output("snapshot");
     let snapshot = snapshot.ok_or_else(|| ExploreError::Input("the descriptor names no snapshot".to_owned()))?;
-    let (machines, _) = Machines::load(&store, &snapshot)?;
+    let (machines, _) = Machines::load(&store, &snapshot, &Host::default())?;
     let mut table = Table::default();
     let mut rates = Vec::new();
     for jobs in [1, 2] {

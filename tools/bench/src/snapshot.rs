@@ -10,7 +10,7 @@ use chaoscontrol_cli::{Context, Failures, descriptor_before};
 use chaoscontrol_cluster::{BranchPlan, Cluster, ClusterError, ClusterSnapshot};
 use chaoscontrol_explore::{ExploreError, machines, snapshots};
 use chaoscontrol_fault::Schedule;
-use chaoscontrol_machine::{Machine, MachineSnapshot, VmConfig};
+use chaoscontrol_machine::{KvmOptions, Machine, MachineSnapshot, VmConfig};
 
 use crate::table::Table;
 
@@ -27,7 +27,8 @@ pub fn measure(context: &Context) -> Failures<Table> {
     let started = Instant::now();
     let base = snapshots::load(&store, &manifest)?;
     let load_ms = started.elapsed().as_secs_f64() * 1e3;
-    let config = machines::configuration(&store, &store.load::<RunConfiguration>(&manifest.run)?)?;
+    let config =
+        machines::configuration(&store, &store.load::<RunConfiguration>(&manifest.run)?, KvmOptions::default())?;
     let mut cluster = Cluster::new(&config).map_err(ExploreError::from)?;
     let started = Instant::now();
     cluster.restore(&base).map_err(ExploreError::from)?;

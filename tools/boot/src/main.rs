@@ -5,8 +5,11 @@ use std::path::Path;
 use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::{ExitCode, MediaType, StageResult};
-use chaoscontrol_cli::{FROM, Failure, Failures, Flag, SEED, STORE, Stage, TIER, Tool, read_input, stage_main};
-use chaoscontrol_explore::machines::choose_tier;
+use chaoscontrol_cli::{
+    ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, Failure, Failures, Flag, PIN_CORE, SEED, STORE, Stage, TIER, Tool, WATCHDOG,
+    read_input, stage_main,
+};
+use chaoscontrol_explore::machines::{Host, choose_tier};
 use chaoscontrol_explore::stages::boot::{BootOptions, DiskOptions, SETUP_LIMIT_NS, boot};
 
 /// Size of the disk that each VM has unless it is said otherwise: enough for a small log, and it costs what is written to it.
@@ -40,11 +43,15 @@ static TOOL: Tool = Tool {
         Flag::one("ns-per-instruction", "N", "Guest nanoseconds per instruction, 1 to 1000").default("10"),
         Flag::one("setup-limit-ns", "N", "Cluster time by which setup must be complete").default("30000000000"),
         TIER,
+        ENGINE.default("exact"),
+        ALLOW_UNFAITHFUL_KVM,
+        PIN_CORE,
+        WATCHDOG,
         STORE,
         FROM,
     ],
     positional: None,
-    exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::GuestFailed],
+    exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::GuestFailed, ExitCode::BudgetExhausted],
     examples: [
         (
             "Three nodes with a planted bug",
@@ -86,6 +93,9 @@ fn options(stage: &Stage) -> Failures<BootOptions> {
     if disks.is_empty() && !arguments.is_set("disk-mib") {
         disks.push(empty_disk(DISK_MIB));
     }
+    let (allow_unfaithful, pin_core, watchdog_s) = arguments.kvm()?;
+    let host = Host::from_flags(arguments.text("engine")?.as_deref(), allow_unfaithful, pin_core, watchdog_s)
+        .map_err(Failure::usage)?;
     Ok(BootOptions {
         kernel: read_input(&arguments.required("kernel")?, MediaType::Kernel.max_bytes())?,
         initrd: initrd.map(|path| read_input(&path, MediaType::Initrd.max_bytes())).transpose()?,
@@ -99,6 +109,8 @@ fn options(stage: &Stage) -> Failures<BootOptions> {
             arguments.number_within("latency-ns", 50_000, 60_000_000_000, 1_000_000)?,
             arguments.number_within("jitter-ns", 0, 60_000_000_000, 0)?,
         ),
+        engine: host.engine.unwrap_or_default(),
+        kvm: host.kvm,
         legacy: arguments.is_set("legacy"),
         ns_per_instruction: arguments.number_within("ns-per-instruction", 1, 1000, 10)? as u32,
         // 2025-01-01 00:00:00 UTC: any fixed time serves, the host's clock does not.

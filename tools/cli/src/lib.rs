@@ -21,5 +21,6 @@ pub use progress::Progress;
 pub use run::{Context, Output, identity, read_input, tool_main};
 pub use stage::{Stage, Work, descriptor_before, descriptors_given, stage_main, store_of, stores_read};
 pub use table::{
-    BUG, FROM, Flag, GENERATE, HELP, INPUT, JOBS, Positional, QUIET, SEED, STORE, TIER, Tool, VERSION, Value,
+    ALLOW_UNFAITHFUL_KVM, BUG, ENGINE, FROM, Flag, GENERATE, HELP, INPUT, JOBS, PIN_CORE, Positional, QUIET, SEED,
+    STORE, TIER, Tool, VERSION, Value, WATCHDOG,
 };

@@ -130,6 +130,12 @@ impl Arguments {
         }
     }
 
+    /// What the flags about KVM say: allow one that is not faithful, the core, the watchdog's seconds.
+    pub fn kvm(&self) -> Failures<(bool, Option<u64>, u64)> {
+        let watchdog_s = self.number_within("watchdog-s", 1, 1 << 30, 60)?;
+        Ok((self.is_set("allow-unfaithful-kvm"), self.number("pin-core")?, watchdog_s))
+    }
+
     /// The value of a flag that must be given.
     pub fn required(&self, name: &str) -> Failures<PathBuf> {
         self.path(name).ok_or_else(|| Failure::usage(format!("--{name} is missing")))

@@ -126,6 +126,7 @@ fn publish(stage: &Stage, result: StageResult, started: (SystemTime, Instant)) -
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
         platform: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
         engine: result.engine,
+        kvm: result.kvm,
         started_ns: U64(started.0.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)),
         wall_ns: U64(started.1.elapsed().as_nanos() as u64),
         jobs: result.jobs,

@@ -2,6 +2,7 @@
 //! The flag table: one value a tool, from which come the parser, the help, the man page and the completions.
 
 use chaoscontrol_artifact::ExitCode;
+use chaoscontrol_artifact::schema::ENGINES;
 
 /// What a flag takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,6 +210,17 @@ pub const INPUT: Flag = Flag::one("in", "FILE", "Descriptor of the stage before;
 /// `--seed`.
 pub const SEED: Flag =
     Flag::one("seed", "N", "Seed of every random stream of this stage").default("that of the stage before, else 0");
+
+/// `--engine`, where a stage chooses.
+pub const ENGINE: Flag = Flag::one("engine", "NAME", "What runs guest code").choices(&ENGINES);
+/// `--allow-unfaithful-kvm`.
+pub const ALLOW_UNFAITHFUL_KVM: Flag =
+    Flag::switch("allow-unfaithful-kvm", "Use a KVM that does not behave like a CPU; the receipt says so");
+/// `--pin-core`.
+pub const PIN_CORE: Flag = Flag::one("pin-core", "N", "Run guests on KVM on this core only; changes no result");
+/// `--watchdog-s`.
+pub const WATCHDOG: Flag =
+    Flag::one("watchdog-s", "N", "Give up after N s in which a guest on KVM made no exit").default("60");
 
 /// `--jobs`.
 pub const JOBS: Flag = Flag::one("jobs", "N", "Branches run at once; changes no result").default("the number of cores");

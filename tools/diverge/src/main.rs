@@ -6,9 +6,10 @@ use std::process::ExitCode as ProcessCode;
 use chaoscontrol_artifact::schema::ScheduleDocument;
 use chaoscontrol_artifact::{ExitCode, MediaType, document};
 use chaoscontrol_cli::{
-    BUG, Context, FROM, FailureExt, Failures, Flag, INPUT, Output, SEED, STORE, Tool, descriptor_before, read_input,
-    stores_read, tool_main,
+    ALLOW_UNFAITHFUL_KVM, BUG, Context, FROM, Failure, FailureExt, Failures, Flag, INPUT, Output, PIN_CORE, SEED,
+    STORE, Tool, WATCHDOG, descriptor_before, read_input, stores_read, tool_main,
 };
+use chaoscontrol_explore::machines::Host;
 use chaoscontrol_explore::stages::diverge::{DivergeOptions, diverge};
 use chaoscontrol_explore::stages::explore::{HORIZON_NS, HORIZON_NS_MAX};
 
@@ -28,12 +29,21 @@ static TOOL: Tool = Tool {
         Flag::one("horizon-ns", "N", "Length of a branch of your own").default("5000000000"),
         Flag::one("schedule", "FILE", "Faults of a branch of your own").default("none"),
         SEED,
+        ALLOW_UNFAITHFUL_KVM,
+        PIN_CORE,
+        WATCHDOG,
         INPUT,
         STORE,
         FROM,
     ],
     positional: None,
-    exit_codes: &[ExitCode::BadInput, ExitCode::GuestFailed, ExitCode::Diverged],
+    exit_codes: &[
+        ExitCode::BadInput,
+        ExitCode::HostLacks,
+        ExitCode::GuestFailed,
+        ExitCode::BudgetExhausted,
+        ExitCode::Diverged,
+    ],
     examples: [
         ("Is booting deterministic here?", "chaos-diverge --from-boot --horizon-ns 1000000 < boot.json"),
         ("A bug that would not replay", "chaos-diverge --bug 1 < round.json"),
@@ -55,7 +65,10 @@ fn run(context: &Context) -> Failures<Output> {
         }
         None => None,
     };
+    let (allow_unfaithful, pin_core, watchdog_s) = arguments.kvm()?;
+    let host = Host::from_flags(None, allow_unfaithful, pin_core, watchdog_s).map_err(Failure::usage)?;
     let options = DivergeOptions {
+        kvm: host.kvm,
         from_boot: arguments.is_set("from-boot"),
         bug: arguments.number("bug")?,
         horizon_ns: arguments.number_within("horizon-ns", 1, HORIZON_NS_MAX, HORIZON_NS)?,

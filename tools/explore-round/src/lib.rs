@@ -7,7 +7,7 @@ use chaoscontrol_artifact::schema::{ScheduleDocument, WINDOW_MAX};
 use chaoscontrol_artifact::{MediaType, StageResult, document};
 use chaoscontrol_cli::{Failure, FailureExt, Failures, Flag, Stage, read_input};
 use chaoscontrol_explore::Shard;
-use chaoscontrol_explore::machines::choose_tier;
+use chaoscontrol_explore::machines::{Host, choose_tier};
 use chaoscontrol_explore::stages::explore::{ExploreOptions, HORIZON_NS_MAX, explore};
 
 /// This file: part of the identity of both tools.
@@ -56,7 +56,10 @@ pub fn run(stage: &Stage, rounds: u64) -> Failures<StageResult> {
     let within = |name: &str, max: u64| -> Failures<Option<u64>> {
         arguments.is_set(name).then(|| arguments.number_within(name, 1, max, 1)).transpose()
     };
+    let (allow_unfaithful, pin_core, watchdog_s) = arguments.kvm()?;
+    let engine = arguments.text("engine")?;
     let options = ExploreOptions {
+        host: Host::from_flags(engine.as_deref(), allow_unfaithful, pin_core, watchdog_s).map_err(Failure::usage)?,
         rounds,
         branches: arguments.number_within("branches", 1, 1 << 40, 64)?,
         shard: shard(arguments.text("shard")?)?,

@@ -5,7 +5,9 @@ use std::process::ExitCode as ProcessCode;
 
 use chaos_explore_round::{BRANCHES, BUGS, HORIZON, INSTRUCTIONS, SCHEDULE, TIME, WINDOW, run};
 use chaoscontrol_artifact::ExitCode;
-use chaoscontrol_cli::{FROM, Flag, INPUT, JOBS, SEED, STORE, TIER, Tool, stage_main};
+use chaoscontrol_cli::{
+    ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, Flag, INPUT, JOBS, PIN_CORE, SEED, STORE, TIER, Tool, WATCHDOG, stage_main,
+};
 
 static TOOL: Tool = Tool {
     name: "chaos-explore",
@@ -29,6 +31,10 @@ static TOOL: Tool = Tool {
         INSTRUCTIONS,
         TIME,
         WINDOW,
+        ENGINE.default("that of the stage before"),
+        ALLOW_UNFAITHFUL_KVM,
+        PIN_CORE,
+        WATCHDOG,
         INPUT,
         STORE,
         FROM,

@@ -4,8 +4,11 @@
 use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::{ExitCode, StageResult};
-use chaoscontrol_cli::{BUG, FROM, Failures, Flag, INPUT, JOBS, STORE, Stage, TIER, Tool, stage_main};
-use chaoscontrol_explore::machines::choose_tier;
+use chaoscontrol_cli::{
+    ALLOW_UNFAITHFUL_KVM, BUG, FROM, Failure, Failures, Flag, INPUT, JOBS, PIN_CORE, STORE, Stage, TIER, Tool,
+    WATCHDOG, stage_main,
+};
+use chaoscontrol_explore::machines::{Host, choose_tier};
 use chaoscontrol_explore::stages::minimize::{ATTEMPTS, MinimizeOptions, minimize_bugs};
 
 static TOOL: Tool = Tool {
@@ -22,12 +25,15 @@ static TOOL: Tool = Tool {
         Flag::one("attempts", "N", "Branches that one bug may cost").default("400"),
         JOBS,
         TIER,
+        ALLOW_UNFAITHFUL_KVM,
+        PIN_CORE,
+        WATCHDOG,
         INPUT,
         STORE,
         FROM,
     ],
     positional: None,
-    exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::Diverged],
+    exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::BudgetExhausted, ExitCode::Diverged],
     examples: [
         ("All bugs of a round", "chaos-minimize < round.json > minimal.json"),
         ("The second one, and look at it", "chaos-minimize --bug 2 < round.json | chaos-show"),
@@ -41,7 +47,10 @@ fn main() -> ProcessCode {
 fn work(stage: &Stage) -> Failures<StageResult> {
     let arguments = &stage.context.arguments;
     choose_tier(arguments.text("tier")?.as_deref());
+    let (allow_unfaithful, pin_core, watchdog_s) = arguments.kvm()?;
+    let host = Host::from_flags(None, allow_unfaithful, pin_core, watchdog_s).map_err(Failure::usage)?;
     let options = MinimizeOptions {
+        kvm: host.kvm,
         bug: arguments.number("bug")?,
         attempts: arguments.number_within("attempts", 1, 1 << 20, u64::from(ATTEMPTS))? as u32,
         jobs: stage.context.jobs()?,

@@ -4,8 +4,11 @@
 use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::{ExitCode, StageResult, escape};
-use chaoscontrol_cli::{BUG, FROM, Failures, Flag, INPUT, STORE, Stage, TIER, Tool, stage_main};
-use chaoscontrol_explore::machines::choose_tier;
+use chaoscontrol_cli::{
+    ALLOW_UNFAITHFUL_KVM, BUG, FROM, Failure, Failures, Flag, INPUT, PIN_CORE, STORE, Stage, TIER, Tool, WATCHDOG,
+    stage_main,
+};
+use chaoscontrol_explore::machines::{Host, choose_tier};
 use chaoscontrol_explore::stages::reproduce::{ReproduceOptions, reproduce_bugs};
 
 static TOOL: Tool = Tool {
@@ -23,12 +26,15 @@ static TOOL: Tool = Tool {
         Flag::switch("from-boot", "Boot the guests again in place of restoring the snapshot"),
         Flag::switch("serial", "Keep console output, and show it on stderr"),
         TIER,
+        ALLOW_UNFAITHFUL_KVM,
+        PIN_CORE,
+        WATCHDOG,
         INPUT,
         STORE,
         FROM,
     ],
     positional: None,
-    exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::Diverged],
+    exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::BudgetExhausted, ExitCode::Diverged],
     examples: [
         ("All bugs from their snapshot", "chaos-reproduce < minimal.json > reproduced.json"),
         (
@@ -45,7 +51,10 @@ fn main() -> ProcessCode {
 fn work(stage: &Stage) -> Failures<StageResult> {
     let arguments = &stage.context.arguments;
     choose_tier(arguments.text("tier")?.as_deref());
+    let (allow_unfaithful, pin_core, watchdog_s) = arguments.kvm()?;
+    let host = Host::from_flags(None, allow_unfaithful, pin_core, watchdog_s).map_err(Failure::usage)?;
     let options = ReproduceOptions {
+        kvm: host.kvm,
         bug: arguments.number("bug")?,
         from_boot: arguments.is_set("from-boot"),
         serial: arguments.is_set("serial"),

@@ -2,7 +2,7 @@
 //! What a stage's work leaves, before a tool makes a descriptor of it.
 
 use crate::exit_code::ExitCode;
-use crate::schema::{Link, Parameters, Receipt};
+use crate::schema::{KvmReport, Link, Parameters, Receipt};
 
 /// The work of one stage.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub struct StageResult {
     pub outputs: Vec<Link>,
     /// What guest code ran on, for the environment document.
     pub engine: String,
+    /// What KVM is like here, for the environment document; none where no guest ran.
+    pub kvm: Option<KvmReport>,
     /// Worker threads.
     pub jobs: u32,
     /// The receipt, for `chaos-receipt`.
@@ -32,6 +34,7 @@ impl Default for StageResult {
             inputs: Vec::new(),
             outputs: Vec::new(),
             engine: "none".to_owned(),
+            kvm: None,
             jobs: 1,
             receipt: None,
             code: ExitCode::Success,

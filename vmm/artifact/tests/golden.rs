@@ -138,6 +138,7 @@ fn receipt() -> Descriptor {
         inputs: vec![Link::new("previous", reference(MediaType::Descriptor))],
         outputs: Vec::new(),
         receipt: Some(Receipt {
+            claims: Vec::new(),
             status: Status::Accepted,
             class: Class::SnapshotBackedReproduced,
             kernel: Some(reference(MediaType::Kernel)),
@@ -284,6 +285,7 @@ fn the_bytes_of_every_document_are_held() {
         cores: 2,
         platform: "x86_64-linux".into(),
         engine: "exact".into(),
+        kvm: None,
         started_ns: U64(1_796_000_000_000_000_000),
         wall_ns: U64(5_000_000_000),
         jobs: 2,

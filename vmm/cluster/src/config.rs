@@ -6,7 +6,7 @@ use std::sync::Arc;
 use chaoscontrol_fault::ScheduleError;
 use chaoscontrol_machine::engine::CoverageFilter;
 use chaoscontrol_machine::pages::PageMap;
-use chaoscontrol_machine::{DiskConfig, Firmware, MachineError, NetConfig, VmConfig};
+use chaoscontrol_machine::{DiskConfig, EngineKind, Firmware, KvmOptions, MachineError, NetConfig, VmConfig};
 use chaoscontrol_sim::{ConfigError, NetworkConfig, SimConfig, Stream, mac_of};
 
 /// A disk that every VM gets its own copy of.
@@ -35,6 +35,10 @@ pub struct ClusterConfig {
     pub append_vm: Vec<String>,
     /// RAM of each VM.
     pub memory_bytes: u64,
+    /// What runs guest code.
+    pub engine: EngineKind,
+    /// What the host's owner decides about KVM, where it is the engine.
+    pub kvm: KvmOptions,
     /// What the guests are told about their platform.
     pub firmware: Firmware,
     /// Disks of each VM.
@@ -71,6 +75,8 @@ impl ClusterConfig {
             append: String::new(),
             append_vm: Vec::new(),
             memory_bytes: 64 << 20,
+            engine: EngineKind::default(),
+            kvm: KvmOptions::default(),
             firmware: Firmware::Acpi,
             disks: Vec::new(),
             seed: 0,
@@ -112,6 +118,8 @@ impl ClusterConfig {
             boot_seed: seed("boot seed"),
             rng_seed: seed("entropy device"),
             ns_per_instruction: self.ns_per_instruction,
+            engine: self.engine,
+            kvm: self.kvm,
             firmware: self.firmware,
             disks: self.disks.iter().map(disk).collect(),
             net: Some(NetConfig { mac: mac_of(vm) }),

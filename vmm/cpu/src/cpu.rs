@@ -268,6 +268,14 @@ impl Cpu {
         }
     }
 
+    /// Any guest memory may have changed in a way nobody can name: forgets decoded code and translations. No page counts as
+    /// written because of it.
+    pub fn forget_memory(&mut self) {
+        self.blocks.clear(&mut self.core);
+        self.forget_compiled();
+        self.core.flush_translations();
+    }
+
     /// Switches edge coverage on with a filter (counts so far are kept), or off.
     pub fn set_coverage(&mut self, filter: Option<CoverageFilter>) {
         if self.coverage.as_ref().map(|coverage| coverage.filter()) != filter {

@@ -8,7 +8,23 @@
 use crate::memory::PHYSICAL_BITS;
 
 /// EAX, EBX, ECX, EDX.
-pub(crate) type Leaf = [u32; 4];
+pub type Leaf = [u32; 4];
+
+/// Every leaf that is not all zeros, with subleaf 0: all that an engine needs that cannot ask for each.
+pub const LEAVES: [u32; 12] = [
+    0,
+    1,
+    7,
+    0x15,
+    0x8000_0000,
+    0x8000_0001,
+    0x8000_0002,
+    0x8000_0003,
+    0x8000_0005,
+    0x8000_0006,
+    0x8000_0007,
+    0x8000_0008,
+];
 
 const VENDOR: Leaf = [0, u32::from_le_bytes(*b"Auth"), u32::from_le_bytes(*b"cAMD"), u32::from_le_bytes(*b"enti")];
 const BRAND: &[u8; 48] = b"ChaosControl exact x86-64 CPU\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -43,7 +59,7 @@ const FEATURES_EXTENDED_EDX: u32 = FEATURES_COMMON | bits(&[11, 20, 26, 29]);
 const FEATURES_EXTENDED_ECX: u32 = bits(&[0, 8]);
 
 /// The answer to CPUID.
-pub(crate) fn cpuid(leaf: u32, subleaf: u32) -> Leaf {
+pub fn cpuid(leaf: u32, subleaf: u32) -> Leaf {
     match leaf {
         0 => [HIGHEST_BASIC, VENDOR[1], VENDOR[2], VENDOR[3]],
         // CLFLUSH line of 64 bytes, one logical processor, APIC ID 0.
@@ -76,6 +92,16 @@ fn brand(part: usize) -> Leaf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_list_of_leaves_is_complete() {
+        for base in [0u32, 0x4000_0000, 0x8000_0000] {
+            for leaf in base..base + 0x1_0000 {
+                assert_eq!(cpuid(leaf, 0) != [0; 4], LEAVES.contains(&leaf), "{leaf:#x}");
+                assert_eq!(cpuid(leaf, 1), if leaf == 7 { [0; 4] } else { cpuid(leaf, 0) }, "{leaf:#x}");
+            }
+        }
+    }
 
     #[test]
     fn nothing_that_varies_between_hosts_is_offered() {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use chaoscontrol_artifact::schema::{
-    Class, Descriptor, Link, Parameters, Receipt, ReceiptStage, RunConfiguration, SnapshotManifest, Verdict,
+    Class, Descriptor, Link, Parameter, Parameters, Receipt, ReceiptStage, RunConfiguration, SnapshotManifest, Verdict,
 };
 use chaoscontrol_artifact::{Digest, MediaType, ObjectRef, StageResult, Store, document};
 
@@ -43,6 +43,7 @@ pub fn derive(store: &Store, previous: (Descriptor, ObjectRef)) -> Result<StageR
     if let Some(seed) = steps.last().and_then(|step| step.descriptor.number("seed")) {
         parameters.insert("seed".to_owned(), seed.into());
     }
+    let claims = claims(&steps);
     let stage = |step: Step| ReceiptStage {
         stage: step.descriptor.stage,
         descriptor: step.reference,
@@ -54,11 +55,40 @@ pub fn derive(store: &Store, previous: (Descriptor, ObjectRef)) -> Result<StageR
         class: verdict.class,
         kernel: run.as_ref().map(|run| run.kernel),
         initrd: run.as_ref().and_then(|run| run.initrd),
+        claims,
         stages: steps.into_iter().map(stage).collect(),
         artifacts: artifacts.into_values().collect(),
     };
     let inputs = vec![Link::new("verdict", verdict_ref)];
     Ok(StageResult { parameters, inputs, receipt: Some(receipt), ..StageResult::default() })
+}
+
+/// What the stages say about the engine that ran their guests: each thing once, in the order of stages.
+fn claims(steps: &[Step]) -> Vec<String> {
+    let mut claims: Vec<String> = Vec::new();
+    let mut say = |claim: String| {
+        if !claims.contains(&claim) {
+            claims.push(claim);
+        }
+    };
+    let list = |step: &Step, name: &str| match step.descriptor.parameters.get(name) {
+        Some(Parameter::List(list)) => list.clone(),
+        _ => Vec::new(),
+    };
+    for step in steps {
+        let engine = match step.descriptor.parameters.get("engine") {
+            Some(Parameter::Text(engine)) => engine.as_str(),
+            _ => continue,
+        };
+        say(format!("engine {engine}: guest code ran on the host's cpu"));
+        for leak in list(step, "engine_leaks") {
+            say(format!("engine {engine}: the guest can see the host by {leak}"));
+        }
+        for reason in list(step, "unfaithful_kvm") {
+            say(format!("kvm was not faithful, and allowed: {reason}"));
+        }
+    }
+    claims
 }
 
 /// Everything that the stages read and wrote, and all that those objects refer to. What is missing or damaged refers to
@@ -121,6 +151,7 @@ fn first_difference(receipt: &Receipt, again: &Receipt) -> &'static str {
         () if receipt.status != again.status => "status",
         () if receipt.stages != again.stages => "list of stages",
         () if receipt.artifacts != again.artifacts => "list of artifacts",
+        () if receipt.claims != again.claims => "claims",
         () if receipt.kernel != again.kernel => "kernel",
         () => "initrd",
     }

@@ -15,6 +15,12 @@ pub enum ExploreError {
     /// The guests did not get as far as the stage needs.
     #[error("{0}")]
     Guest(String),
+    /// The host lacks what was asked for.
+    #[error("{0}")]
+    HostLacks(String),
+    /// Someone waited long enough; what was waited for may be fine.
+    #[error("{0}")]
+    Watchdog(String),
     /// A mistake of ours.
     #[error("internal error: {0}")]
     Internal(String),
@@ -26,6 +32,8 @@ impl CodedError for ExploreError {
             Self::Store(error) => error.exit_code(),
             Self::Input(_) => ExitCode::BadInput,
             Self::Guest(_) => ExitCode::GuestFailed,
+            Self::HostLacks(_) => ExitCode::HostLacks,
+            Self::Watchdog(_) => ExitCode::BudgetExhausted,
             Self::Internal(_) => ExitCode::Internal,
         }
     }

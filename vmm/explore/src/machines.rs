@@ -4,18 +4,20 @@
 use std::sync::Arc;
 
 use chaoscontrol_artifact::schema::{
-    AssertionSummary, BugIdentity, DiskConfiguration, RunConfiguration, TraceDocument, TraceRound, TraceVm, Violation,
+    AssertionSummary, BugIdentity, DiskConfiguration, Parameter, RunConfiguration, TraceDocument, TraceRound, TraceVm,
+    Violation,
 };
-use chaoscontrol_artifact::{Digest, ObjectRef, Store, U64};
+use chaoscontrol_artifact::{Digest, ObjectRef, StageResult, Store, U64};
 use chaoscontrol_cluster::sim::{NetworkConfig, RoundRecord, VmRecord};
 use chaoscontrol_cluster::{
     AssertionRow, BranchOutcome, BranchPlan, Cluster, ClusterConfig, ClusterError, ClusterSnapshot, DiskSpec,
     EndReason, ViolationKind,
 };
 use chaoscontrol_fault::Shape;
+use chaoscontrol_machine::engine::{EngineError, KvmError};
 use chaoscontrol_machine::exact::{TierChoice, choose_tier as choose};
 use chaoscontrol_machine::pages::PageMap;
-use chaoscontrol_machine::{Firmware, MachineError};
+use chaoscontrol_machine::{EngineKind, Firmware, KvmOptions, MachineError, kvm};
 
 use crate::error::ExploreError;
 use crate::snapshots;
@@ -41,7 +43,15 @@ impl From<ClusterError> for ExploreError {
                     | MachineError::Boot(_)
                     | MachineError::Snapshot(_)
                     | MachineError::State(_) => Self::Input(text),
-                    MachineError::Memory(_) | MachineError::Engine(_) => Self::Internal(text),
+                    MachineError::Engine(EngineError::State(_)) => Self::Input(text),
+                    MachineError::Engine(EngineError::Kvm(error)) => match error {
+                        KvmError::HostLacks(_) | KvmError::Unfaithful(_) => Self::HostLacks(text),
+                        KvmError::Watchdog { .. } => Self::Watchdog(text),
+                        KvmError::Call { .. } | KvmError::UnexpectedExit { .. } | KvmError::Inexact { .. } => {
+                            Self::Internal(text)
+                        }
+                    },
+                    MachineError::Memory(_) | MachineError::Engine(EngineError::TiersDiffer(_)) => Self::Internal(text),
                 }
             }
             ClusterError::Config(_) | ClusterError::Schedule(_) | ClusterError::Snapshot(_) => {
@@ -52,15 +62,16 @@ impl From<ClusterError> for ExploreError {
 }
 
 /// The configuration of the cluster that `run` describes, with its kernel, initrd and disks from the store.
-pub fn configuration(store: &Store, run: &RunConfiguration) -> Result<ClusterConfig, ExploreError> {
-    if run.engine != "exact" {
-        return Err(ExploreError::Input(format!("run: engine is {:?}, this build has \"exact\"", run.engine)));
-    }
+pub fn configuration(store: &Store, run: &RunConfiguration, kvm: KvmOptions) -> Result<ClusterConfig, ExploreError> {
+    let engine = EngineKind::from_name(&run.engine);
+    let unknown = || ExploreError::Input(format!("run: there is no engine {:?}", run.engine));
     let mut config = ClusterConfig::new(run.vms, store.read(&run.kernel)?.into());
     config.initrd = match &run.initrd {
         Some(initrd) => Some(store.read(initrd)?.into()),
         None => None,
     };
+    config.engine = engine.ok_or_else(unknown)?;
+    config.kvm = kvm;
     config.append = run.append.clone();
     config.append_vm = run.append_vm.clone();
     config.firmware = if run.firmware == "legacy" { Firmware::Legacy } else { Firmware::Acpi };
@@ -83,6 +94,55 @@ fn disk_spec(store: &Store, disk: &DiskConfiguration) -> Result<DiskSpec, Explor
     Ok(DiskSpec { image: Arc::new(image), size_bytes: disk.size_bytes.0, flush: disk.flush })
 }
 
+/// What the caller decides about where guests run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Host {
+    /// Another engine than that of the snapshot.
+    pub engine: Option<EngineKind>,
+    /// Whether and how KVM may be used.
+    pub kvm: KvmOptions,
+}
+
+impl Host {
+    /// What the flags of a tool say, or which of them is wrong.
+    pub fn from_flags(
+        engine: Option<&str>,
+        allow_unfaithful: bool,
+        pin_core: Option<u64>,
+        watchdog_s: u64,
+    ) -> Result<Self, String> {
+        let names = EngineKind::ALL.map(EngineKind::name).join(", ");
+        let unknown = |name: &str| format!("--engine is {name:?}, it must be one of {names}");
+        let engine = engine.map(|name| EngineKind::from_name(name).ok_or_else(|| unknown(name))).transpose()?;
+        let pin_core = pin_core.map(|core| usize::try_from(core).unwrap_or(usize::MAX));
+        let watchdog_s = u32::try_from(watchdog_s).unwrap_or(u32::MAX);
+        Ok(Self { engine, kvm: KvmOptions { allow_unfaithful, pin_core, watchdog_s } })
+    }
+
+    /// The same, on the engine that `run` names.
+    pub fn on_engine_of(&self, run: &RunConfiguration) -> Self {
+        Self { engine: EngineKind::from_name(&run.engine), ..*self }
+    }
+}
+
+/// Notes in a stage's result what its guests run on: the host for the environment document and, where that is not the exact
+/// engine, what of the host they can see, among the parameters.
+pub fn note_engine(result: &mut StageResult, run: &RunConfiguration) -> Result<(), ExploreError> {
+    let report = kvm::report();
+    let internal = |error: serde_json::Error| ExploreError::Internal(format!("the report on kvm: {error}"));
+    result.engine = run.engine.clone();
+    let document = serde_json::to_value(report).and_then(serde_json::from_value).map_err(internal)?;
+    result.kvm = Some(document);
+    let Some(EngineKind::Kvm(mode)) = EngineKind::from_name(&run.engine) else { return Ok(()) };
+    let mut set = |name: &str, list: Vec<String>| result.parameters.insert(name.to_owned(), Parameter::List(list));
+    set("engine_leaks", report.leaks(mode));
+    if !report.faithful {
+        set("unfaithful_kvm", report.reasons.clone());
+    }
+    result.parameters.insert("engine".to_owned(), run.engine.as_str().into());
+    Ok(())
+}
+
 /// Makes clusters that run branches from one snapshot.
 pub struct Machines {
     config: ClusterConfig,
@@ -90,17 +150,23 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// Machines for the snapshot `reference` names. Gives the snapshot's run configuration too.
-    pub fn load(store: &Store, reference: &ObjectRef) -> Result<(Self, ObjectRef), ExploreError> {
+    /// Machines for the snapshot `reference` names, on the engine that took it or on another. Gives the run configuration
+    /// too: the snapshot's, with that engine.
+    pub fn load(store: &Store, reference: &ObjectRef, host: &Host) -> Result<(Self, ObjectRef), ExploreError> {
         let manifest = store.load::<chaoscontrol_artifact::schema::SnapshotManifest>(reference)?;
-        let run: RunConfiguration = store.load(&manifest.run)?;
+        let mut run: RunConfiguration = store.load(&manifest.run)?;
+        let mut run_ref = manifest.run;
+        if let Some(engine) = host.engine.filter(|engine| engine.name() != run.engine) {
+            run.engine = engine.name().to_owned();
+            run_ref = store.publish(&run)?;
+        }
         if manifest.vms != run.vms {
             let (have, want) = (manifest.vms, run.vms);
             return Err(ExploreError::Input(format!("snapshot: it has {have} VMs, its run configuration {want}")));
         }
-        let config = configuration(store, &run)?;
+        let config = configuration(store, &run, host.kvm)?;
         let snapshot = Arc::new(snapshots::load(store, &manifest)?);
-        Ok((Self { config, snapshot }, manifest.run))
+        Ok((Self { config, snapshot }, run_ref))
     }
 
     /// Machines for a cluster that has just booted.

@@ -24,6 +24,73 @@ pub enum EngineKind {
     /// The CPU in software: every instruction counted, the same on every host.
     #[default]
     Exact,
+    /// The host CPU, through KVM.
+    Kvm(KvmMode),
+}
+
+impl EngineKind {
+    /// Every engine and mode.
+    pub const ALL: [Self; 4] =
+        [Self::Exact, Self::Kvm(KvmMode::Exits), Self::Kvm(KvmMode::SingleStep), Self::Kvm(KvmMode::Pmu)];
+
+    /// Its name in documents and after `--engine`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Kvm(mode) => mode.name(),
+        }
+    }
+
+    /// The engine of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|engine| engine.name() == name)
+    }
+}
+
+/// How the KVM engine makes and counts progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvmMode {
+    /// Freely from exit to exit; exits are counted.
+    Exits,
+    /// Every instruction on its own.
+    SingleStep,
+    /// Freely under a counter of guest instructions, the last stretch in single steps.
+    Pmu,
+}
+
+impl KvmMode {
+    /// Every mode.
+    pub const ALL: [Self; 3] = [Self::Exits, Self::SingleStep, Self::Pmu];
+
+    /// Its name in documents and after `--engine`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exits => "kvm",
+            Self::SingleStep => "kvm-single-step",
+            Self::Pmu => "kvm-pmu",
+        }
+    }
+}
+
+/// Seconds of the host after which a run by KVM without an exit is given up, unless configured.
+pub const WATCHDOG_S: u32 = 60;
+
+/// What the host's owner decides about KVM. Nothing of it can change a result: it only lets runs happen or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvmOptions {
+    /// Whether a KVM that is not faithful may be used.
+    pub allow_unfaithful: bool,
+    /// The core on which guests run, if one is given.
+    pub pin_core: Option<usize>,
+    /// Seconds without an exit after which a run ends with an error.
+    pub watchdog_s: u32,
+}
+
+impl Default for KvmOptions {
+    fn default() -> Self {
+        Self { allow_unfaithful: false, pin_core: None, watchdog_s: WATCHDOG_S }
+    }
 }
 
 /// What the guest is told about its platform.
@@ -77,6 +144,8 @@ pub struct VmConfig {
     pub ns_per_instruction: u32,
     /// What runs guest code.
     pub engine: EngineKind,
+    /// What the host's owner decides about KVM, where it is the engine.
+    pub kvm: KvmOptions,
     /// What the guest is told about its platform.
     pub firmware: Firmware,
     /// Disks, at most [`DISKS_MAX`].
@@ -104,6 +173,7 @@ impl VmConfig {
             rng_seed: [0; 32],
             ns_per_instruction: NS_PER_INSTRUCTION,
             engine: EngineKind::Exact,
+            kvm: KvmOptions::default(),
             firmware: Firmware::Acpi,
             disks: Vec::new(),
             net: None,

@@ -6,6 +6,8 @@
 pub use chaoscontrol_cpu::{CoverageFilter, TscBase};
 use chaoscontrol_cpu::{CpuState, Exit};
 
+pub use crate::kvm::KvmError;
+
 /// What one unit of progress is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum ProgressUnit {
@@ -15,9 +17,30 @@ pub enum ProgressUnit {
     Exits,
 }
 
+/// Which CPU the guest is shown. A snapshot names its own: a guest that counts on a TSC goes on only where it can have one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum CpuModel {
+    /// Everything in the list of CPUID leaves.
+    #[default]
+    Full,
+    /// The same, with the TSC hidden: reading it would show the host's time.
+    WithoutTsc,
+}
+
+impl CpuModel {
+    /// The model that every engine shows unless the host stands in the way.
+    pub fn is_full(&self) -> bool {
+        *self == Self::Full
+    }
+}
+
 /// What an engine can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
+    /// What it is called where people and documents name it.
+    pub name: &'static str,
+    /// Which CPU the guest is shown.
+    pub cpu_model: CpuModel,
     /// `run` stops at exactly the budget.
     pub exact_budget: bool,
     /// Unit of budgets and of `CpuState::instructions`.
@@ -35,6 +58,9 @@ pub enum EngineError {
     /// The tiers of the software CPU, run side by side, did different things: a bug of this program.
     #[error("{0}")]
     TiersDiffer(String),
+    /// KVM, or a host without it.
+    #[error(transparent)]
+    Kvm(#[from] KvmError),
 }
 
 /// One virtual CPU.

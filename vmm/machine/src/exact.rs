@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit, GuestRam, Lockstep, RamRegion, Tier};
 
-use crate::engine::{Capabilities, CoverageFilter, Engine, EngineError, ProgressUnit, TscBase};
+use crate::engine::{Capabilities, CoverageFilter, CpuModel, Engine, EngineError, ProgressUnit, TscBase};
 use crate::memory::GuestMemory;
 
 /// How the software CPU executes. No result depends on it, so it is a choice of the process, as the number of threads is, and
@@ -102,7 +102,13 @@ impl Exact {
 
 impl Engine for Exact {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { exact_budget: true, progress_unit: ProgressUnit::Instructions, edge_coverage: true }
+        Capabilities {
+            name: "exact",
+            cpu_model: CpuModel::Full,
+            exact_budget: true,
+            progress_unit: ProgressUnit::Instructions,
+            edge_coverage: true,
+        }
     }
 
     fn run(&mut self, budget: u64) -> Result<Exit, EngineError> {

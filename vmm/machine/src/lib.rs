@@ -11,6 +11,7 @@ pub mod device;
 pub mod engine;
 pub mod entropy;
 pub mod exact;
+pub mod kvm;
 pub mod layout;
 pub mod machine;
 pub mod memory;
@@ -26,7 +27,7 @@ mod testing;
 pub mod time;
 pub mod virtio;
 
-pub use config::{DiskConfig, EngineKind, Firmware, NetConfig, VmConfig};
+pub use config::{DiskConfig, EngineKind, Firmware, KvmMode, KvmOptions, NetConfig, VmConfig};
 pub use machine::Machine;
 pub use snapshot::{MachineSnapshot, MachineState};
 pub use stop::{MachineError, Stop};

@@ -9,6 +9,7 @@ use crate::boot;
 use crate::config::{DISK_BYTES_MAX, DISKS_MAX, EngineKind, NS_PER_INSTRUCTION_MAX, VmConfig};
 use crate::engine::{Capabilities, CoverageFilter, Engine, TscBase};
 use crate::exact::Exact;
+use crate::kvm::Kvm;
 use crate::layout::SLOT_DISK;
 use crate::memory::GuestMemory;
 use crate::pages::{Digest, PageMap};
@@ -96,6 +97,7 @@ impl Machine {
         let memory = Arc::new(GuestMemory::new(config.memory_bytes)?);
         let engine: Box<dyn Engine> = match config.engine {
             EngineKind::Exact => Box::new(Exact::new(memory.clone())?),
+            EngineKind::Kvm(mode) => Box::new(Kvm::new(memory.clone(), mode, config.kvm)?),
         };
         Self::with_engine(config, memory, engine)
     }

@@ -8,7 +8,7 @@ use chaoscontrol_cpu::CpuState;
 use serde::{Deserialize, Serialize};
 
 use crate::board::BoardState;
-use crate::engine::ProgressUnit;
+use crate::engine::{CpuModel, ProgressUnit};
 use crate::machine::Machine;
 use crate::memory::PAGE_BYTES;
 use crate::pages::PageMap;
@@ -29,6 +29,9 @@ pub struct MachineState {
     pub ns_per_instruction: u32,
     /// What a unit of progress is.
     pub progress_unit: ProgressUnit,
+    /// Which CPU the guest was shown; not written where it is the full one.
+    #[serde(default, skip_serializing_if = "CpuModel::is_full")]
+    pub cpu_model: CpuModel,
     /// Guest time.
     pub now: GuestNs,
     /// Guest time over cluster time.
@@ -61,6 +64,7 @@ impl Machine {
             memory_bytes: self.config.memory_bytes,
             ns_per_instruction: self.config.ns_per_instruction,
             progress_unit: self.engine.capabilities().progress_unit,
+            cpu_model: self.engine.capabilities().cpu_model,
             now: self.now(),
             time_map: self.time_map,
             ended: self.ended.clone(),
@@ -103,6 +107,13 @@ impl Machine {
         if state.ns_per_instruction != self.config.ns_per_instruction {
             let (theirs, ours) = (state.ns_per_instruction, self.config.ns_per_instruction);
             return refuse(format!("taken at {theirs} ns an instruction, the machine runs at {ours}"));
+        }
+        let capabilities = self.engine.capabilities();
+        if state.cpu_model.is_full() && !capabilities.cpu_model.is_full() {
+            return refuse(format!(
+                "its guest counts on a tsc, and engine {} must hide it on this host",
+                capabilities.name
+            ));
         }
         if !state.time_map.rate.is_valid() {
             return refuse("clock rate out of range".to_owned());

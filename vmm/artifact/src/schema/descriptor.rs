@@ -211,6 +211,56 @@ pub fn read_handoff(bytes: &[u8]) -> Result<Handoff, DocumentError> {
     document::decode_loose(bytes).map(|descriptor| Handoff::Descriptor(Box::new(descriptor)))
 }
 
+/// Whether one mode of the KVM engine works on a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KvmMode {
+    /// Its name.
+    pub name: String,
+    /// Whether it starts.
+    pub works: bool,
+    /// Why not.
+    pub why_not: Option<String>,
+    /// What of the host a guest can see in it.
+    pub leaks: Vec<String>,
+}
+
+/// What KVM is like on a host, found out with tiny guests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KvmReport {
+    /// /dev/kvm opens and has what the engine needs.
+    pub present: bool,
+    /// Guest code runs as on a CPU of the model.
+    pub faithful: bool,
+    /// Why it is not present, or not faithful.
+    pub reasons: Vec<String>,
+    /// Kernel code is emulated.
+    pub ring0_emulated: bool,
+    /// CPUID gives the model.
+    pub cpuid_filtered: bool,
+    /// RDTSC reaches the host's.
+    pub rdtsc_reachable: bool,
+    /// RDRAND executes though CPUID denies it.
+    pub rdrand_reachable: bool,
+    /// Features of the model that are not offered.
+    pub missing_features: Vec<String>,
+    /// One entry executes one instruction.
+    pub single_step: bool,
+    /// A single step of HLT is reported as such.
+    pub halt_seen_in_step: bool,
+    /// What the host writes to page tables counts at once.
+    pub host_page_tables_seen: bool,
+    /// The TSC can be slowed down.
+    pub tsc_scaling: bool,
+    /// Guest instructions can be counted.
+    pub pmu: bool,
+    /// Why not.
+    pub pmu_why_not: Option<String>,
+    /// The modes of the engine.
+    pub modes: Vec<KvmMode>,
+}
+
 /// What the host was when a stage ran. No digest covers it: it may differ between runs that are otherwise the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -225,6 +275,9 @@ pub struct Environment {
     pub platform: String,
     /// Engine and its capabilities, for instance `exact`.
     pub engine: String,
+    /// What KVM is like on the host, where the stage ran guests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kvm: Option<KvmReport>,
     /// When the stage began, in ns since 1970.
     pub started_ns: U64,
     /// How long it ran.

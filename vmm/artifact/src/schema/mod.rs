@@ -12,14 +12,15 @@ mod verdict;
 
 pub use bug::{BranchRecord, Bug, BugIdentity, Divergence, MinimizedBug, Outcome, Reproduction, Start, Violation};
 pub use descriptor::{
-    Descriptor, Environment, ErrorDescriptor, Handoff, Link, Parameter, Parameters, ToolIdentity, read_handoff,
+    Descriptor, Environment, ErrorDescriptor, Handoff, KvmMode, KvmReport, Link, Parameter, Parameters, ToolIdentity,
+    read_handoff,
 };
 pub use explore::{
     AssertionSummary, Assertions, Corpus, CorpusEntry, CoverageMap, ENTRIES_MAX, FaultCounts, Origin, PlannedBranch,
     RoundSummary, WINDOW_MAX,
 };
 pub use receipt::{Receipt, ReceiptStage};
-pub use run::{DiskConfiguration, NetworkConfiguration, RunConfiguration, ScheduleDocument};
+pub use run::{DiskConfiguration, ENGINES, NetworkConfiguration, RunConfiguration, ScheduleDocument};
 pub use snapshot::SnapshotManifest;
 pub use trace::{TraceDocument, TraceRound, TraceVm};
 pub use verdict::{BugVerdict, Class, Status, Verdict};

@@ -31,6 +31,10 @@ pub struct Receipt {
     pub kernel: Option<ObjectRef>,
     /// The guest's initrd.
     pub initrd: Option<ObjectRef>,
+    /// What must be known about the engine to judge what the receipt proves: none where every instruction was counted and
+    /// nothing of the host could be seen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<String>,
     /// The stages, first to last.
     pub stages: Vec<ReceiptStage>,
     /// Every object that the stages read or wrote, and all that those refer to, in order of digests.

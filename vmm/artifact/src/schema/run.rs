@@ -8,6 +8,9 @@ use super::ObjectRef;
 use crate::U64;
 use crate::document::{Document, MediaType};
 
+/// What can run guest code, and how it counts.
+pub const ENGINES: [&str; 4] = ["exact", "kvm", "kvm-single-step", "kvm-pmu"];
+
 /// A disk at power-on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -73,6 +76,9 @@ impl Document for RunConfiguration {
         }
         if self.append_vm.len() > usize::from(self.vms) {
             return Err(format!("append_vm has {} entries for {} VMs", self.append_vm.len(), self.vms));
+        }
+        if !ENGINES.contains(&self.engine.as_str()) {
+            return Err(format!("engine is {:?}, it must be one of {}", self.engine, ENGINES.join(", ")));
         }
         if !["acpi", "legacy"].contains(&self.firmware.as_str()) {
             return Err(format!("firmware is {:?}, it must be acpi or legacy", self.firmware));

@@ -190,3 +190,21 @@ fn an_address_space_changed_while_another_was_current_is_seen_changed() {
     let gpr = guest.run_to_halt().gpr;
     assert_eq!([gpr[0], gpr[3], gpr[1], gpr[2]], [2, 1, 3, 1]);
 }
+
+#[test]
+fn forgotten_memory_is_read_anew_and_nothing_of_it_counts_as_written() {
+    let mut guest = Guest::new(|a| {
+        a.inc(eax).expect("assembles");
+        a.hlt().expect("assembles");
+    });
+    guest.run_to_halt();
+    guest.cpu.take_dirty_pages(&mut |_| {});
+    // Behind the CPU's back: DEC in place of INC.
+    guest.put(CODE + 1, 0xc8u8);
+    guest.cpu.forget_memory();
+    guest.change_state(|state| (state.rip, state.halted) = (CODE, false));
+    assert_eq!(guest.run_to_halt().gpr[0], 0);
+    let mut pages = 0;
+    guest.cpu.take_dirty_pages(&mut |_| pages += 1);
+    assert_eq!(pages, 0);
+}

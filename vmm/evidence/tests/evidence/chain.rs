@@ -18,12 +18,14 @@ pub struct Shape {
     pub minimal: bool,
     pub snapshot: bool,
     pub reproduced: bool,
+    /// What the stages that ran guests say of their engine.
+    pub engine: Parameters,
 }
 
 impl Default for Shape {
     fn default() -> Self {
         let bugs = vec![(Outcome::Reproduced, Start::Snapshot)];
-        Self { bugs, explored: true, minimal: true, snapshot: true, reproduced: true }
+        Self { bugs, explored: true, minimal: true, snapshot: true, reproduced: true, engine: Parameters::new() }
     }
 }
 
@@ -160,7 +162,9 @@ fn corpus(store: &Store, run: ObjectRef, snapshot: ObjectRef, bugs: Vec<ObjectRe
 /// The chain up to what the verdict is made of.
 pub fn up_to_verdict(store: &Store, shape: &Shape) -> (Descriptor, ObjectRef) {
     let (run, snapshot) = run_and_snapshot(store);
-    let boot = publish(store, "boot", None, outputs(vec![Link::new("run", run), Link::new("snapshot", snapshot)]));
+    let links = vec![Link::new("run", run), Link::new("snapshot", snapshot)];
+    let booted = StageResult { parameters: shape.engine.clone(), ..outputs(links) };
+    let boot = publish(store, "boot", None, booted);
     let of = shape.snapshot.then_some(snapshot);
     let bugs: Vec<Bug> = (0..shape.bugs.len() as u64).map(|number| bug(store, run, of, number)).collect();
     let refs: Vec<ObjectRef> = bugs.iter().map(|bug| store.publish(bug).unwrap()).collect();
@@ -168,7 +172,8 @@ pub fn up_to_verdict(store: &Store, shape: &Shape) -> (Descriptor, ObjectRef) {
     if shape.explored {
         links.insert(0, Link::new("corpus", corpus(store, run, snapshot, refs.clone())));
     }
-    let mut last = publish(store, "explore-round", Some(boot.1), outputs(links));
+    let explored = StageResult { parameters: shape.engine.clone(), ..outputs(links) };
+    let mut last = publish(store, "explore-round", Some(boot.1), explored);
     let minimized: Vec<ObjectRef> = bugs
         .into_iter()
         .zip(refs)
@@ -215,8 +220,13 @@ pub fn verdict(shape: &Shape) -> Verdict {
 
 /// A whole chain with its receipt.
 pub fn receipt(root: &Path) -> Descriptor {
+    receipt_of(root, &Shape::default())
+}
+
+/// A whole chain of this shape with its receipt.
+pub fn receipt_of(root: &Path, shape: &Shape) -> Descriptor {
     let store = Store::open(root, &[]).unwrap();
-    let last = up_to_verdict(&store, &Shape::default());
+    let last = up_to_verdict(&store, shape);
     let result = judge(&store, last.clone(), None).unwrap();
     let verdict = publish(&store, "verdict", Some(last.1), result);
     let result = derive(&store, verdict.clone()).unwrap();

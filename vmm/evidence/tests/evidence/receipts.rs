@@ -8,7 +8,7 @@ use chaoscontrol_artifact::schema::{Class, Descriptor, Parameter, Status};
 use chaoscontrol_artifact::{CodedError, ExitCode, Store};
 use chaoscontrol_evidence::check;
 
-use crate::chain::receipt;
+use crate::chain::{Shape, receipt, receipt_of};
 
 fn files(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -42,6 +42,31 @@ fn the_same_chain_gives_the_same_receipt_and_it_holds() {
     assert_eq!(checked.objects, body.artifacts.len());
     // Everything but the receipt's own descriptor is bound.
     assert_eq!(Store::open_read_only(&[one.path().to_owned()]).unwrap().list().unwrap().len(), checked.objects + 1);
+}
+
+#[test]
+fn a_receipt_names_an_engine_that_shows_the_host_and_says_nothing_of_the_exact_one() {
+    let exact = tempfile::tempdir().unwrap();
+    assert_eq!(receipt(exact.path()).receipt.unwrap().claims, [""; 0]);
+    let list = |texts: &[&str]| Parameter::List(texts.iter().map(|text| (*text).to_owned()).collect());
+    let engine = [
+        ("engine".to_owned(), Parameter::Text("kvm".into())),
+        ("engine_leaks".to_owned(), list(&["rdtsc", "rdrand"])),
+        ("unfaithful_kvm".to_owned(), list(&["kernel code is emulated"])),
+    ];
+    let kvm = tempfile::tempdir().unwrap();
+    let receipt = receipt_of(kvm.path(), &Shape { engine: engine.into(), ..Shape::default() });
+    let wanted = [
+        "engine kvm: guest code ran on the host's cpu",
+        "engine kvm: the guest can see the host by rdtsc",
+        "engine kvm: the guest can see the host by rdrand",
+        "kvm was not faithful, and allowed: kernel code is emulated",
+    ];
+    assert_eq!(receipt.receipt.as_ref().unwrap().claims, wanted, "each once, though two stages say it");
+    assert!(checked(kvm.path(), &receipt).is_ok());
+    let mut silent = receipt.clone();
+    silent.receipt.as_mut().unwrap().claims.clear();
+    assert_eq!(checked(kvm.path(), &silent).unwrap_err(), ExitCode::RequirementFailed);
 }
 
 #[test]

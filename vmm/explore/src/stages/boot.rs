@@ -7,10 +7,11 @@ use chaoscontrol_artifact::schema::{
 use chaoscontrol_artifact::{MediaType, ObjectRef, StageResult, Store, U64, escape};
 use chaoscontrol_cluster::Cluster;
 pub use chaoscontrol_cluster::SETUP_LIMIT_NS;
+use chaoscontrol_machine::{EngineKind, KvmOptions};
 
 use super::Talk;
 use crate::error::ExploreError;
-use crate::machines::configuration;
+use crate::machines::{configuration, note_engine};
 use crate::snapshots;
 
 /// Lines of console output that a failure shows.
@@ -48,6 +49,10 @@ pub struct BootOptions {
     pub seed: u64,
     /// Delay of every frame, and the largest random delay on top.
     pub network_ns: (u64, u64),
+    /// What runs the guests.
+    pub engine: EngineKind,
+    /// Whether and how KVM may be used.
+    pub kvm: KvmOptions,
     /// Whether the guest finds its devices without ACPI.
     pub legacy: bool,
     /// Guest nanoseconds per instruction.
@@ -61,7 +66,7 @@ pub struct BootOptions {
 /// Boots and stores kernel, initrd, disks, run configuration, snapshot and console output.
 pub fn boot(store: &Store, options: &BootOptions, talk: Talk) -> Result<StageResult, ExploreError> {
     let run = publish_inputs(store, options)?;
-    let config = configuration(store, &run)?;
+    let config = configuration(store, &run, options.kvm)?;
     let run_ref = store.publish(&run)?;
     talk(0, 0, "loading the guests");
     let mut cluster = Cluster::new(&config)?;
@@ -76,7 +81,9 @@ pub fn boot(store: &Store, options: &BootOptions, talk: Talk) -> Result<StageRes
     }
     talk(0, 0, "storing the snapshot");
     outputs.push(Link::new("snapshot", snapshots::save(store, run_ref, &cluster.snapshot())?));
-    Ok(StageResult { parameters: parameters(options), outputs, engine: run.engine, ..StageResult::default() })
+    let mut result = StageResult { parameters: parameters(options), outputs, ..StageResult::default() };
+    note_engine(&mut result, &run)?;
+    Ok(result)
 }
 
 fn publish_inputs(store: &Store, options: &BootOptions) -> Result<RunConfiguration, ExploreError> {
@@ -94,7 +101,7 @@ fn publish_inputs(store: &Store, options: &BootOptions) -> Result<RunConfigurati
     };
     Ok(RunConfiguration {
         seed: U64(options.seed),
-        engine: "exact".to_owned(),
+        engine: options.engine.name().to_owned(),
         firmware: if options.legacy { "legacy" } else { "acpi" }.to_owned(),
         ns_per_instruction: options.ns_per_instruction,
         kernel,

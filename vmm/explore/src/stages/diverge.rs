@@ -5,6 +5,7 @@ use chaoscontrol_artifact::schema::{Descriptor, Divergence, RunConfiguration};
 use chaoscontrol_artifact::{ObjectRef, Store};
 use chaoscontrol_cluster::Cluster;
 use chaoscontrol_fault::Schedule;
+use chaoscontrol_machine::KvmOptions;
 
 use super::{AnyBug, Talk, bugs_of, same_guest};
 use crate::error::ExploreError;
@@ -26,6 +27,8 @@ pub struct DivergeOptions {
     pub seed: u64,
     /// Schedule of a branch without a bug.
     pub schedule: Option<Schedule>,
+    /// Whether and how KVM may be used.
+    pub kvm: KvmOptions,
 }
 
 /// Two runs that are not the same.
@@ -80,11 +83,12 @@ pub fn diverge(
 struct Begin {
     run: ObjectRef,
     snapshot: Option<ObjectRef>,
+    kvm: KvmOptions,
 }
 
 impl Begin {
     fn cluster(&self, store: &Store) -> Result<Cluster, ExploreError> {
-        let config = configuration(store, &store.load::<RunConfiguration>(&self.run)?)?;
+        let config = configuration(store, &store.load::<RunConfiguration>(&self.run)?, self.kvm)?;
         let Some(snapshot) = &self.snapshot else { return Ok(Cluster::boot(&config)?) };
         let snapshot = snapshots::load(store, &store.load(snapshot)?)?;
         let mut cluster = Cluster::new(&config)?;
@@ -117,7 +121,7 @@ fn what(store: &Store, previous: &Descriptor, options: &DivergeOptions) -> Resul
         let number = options.bug.unwrap_or(1);
         let bug = AnyBug::load(store, bugs_of(previous, Some(number))?[0])?;
         let snapshot = bug.record.snapshot.filter(|_| !options.from_boot);
-        return Ok((Begin { run: bug.record.run, snapshot }, bug.plan()));
+        return Ok((Begin { run: bug.record.run, snapshot, kvm: options.kvm }, bug.plan()));
     }
     let snapshot = previous.output("snapshot").ok_or_else(|| {
         ExploreError::Input(format!("stage {} wrote neither bugs nor a snapshot to run", previous.stage))
@@ -126,7 +130,7 @@ fn what(store: &Store, previous: &Descriptor, options: &DivergeOptions) -> Resul
     same_guest(store, previous, &run)?;
     let schedule = options.schedule.clone().unwrap_or_default();
     let plan = Plan { schedule, seed: options.seed, horizon_ns: options.horizon_ns, coverage: true };
-    Ok((Begin { run, snapshot: (!options.from_boot).then_some(snapshot) }, plan))
+    Ok((Begin { run, snapshot: (!options.from_boot).then_some(snapshot), kvm: options.kvm }, plan))
 }
 
 /// The faults that are due before the end of a shorter branch.

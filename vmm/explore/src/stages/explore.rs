@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use chaoscontrol_artifact::schema::{
     Assertions, BranchRecord, Bug, BugIdentity, Corpus, CoverageMap, Descriptor, Link, Parameter, Parameters,
-    RoundSummary, RunConfiguration, ScheduleDocument,
+    RoundSummary, RunConfiguration, ScheduleDocument, SnapshotManifest,
 };
 use chaoscontrol_artifact::{ExitCode, ObjectRef, StageResult, Store, U64};
 use chaoscontrol_fault::Schedule;
@@ -14,7 +14,7 @@ use super::{Talk, same_guest};
 use crate::campaign::{Campaign, Settings, WINDOW};
 use crate::coverage::Coverage;
 use crate::error::ExploreError;
-use crate::machines::Machines;
+use crate::machines::{Host, Machines, note_engine};
 use crate::pool::Pool;
 use crate::round::{self, Ended, FoundBug, Limits};
 use crate::shard::Shard;
@@ -46,6 +46,8 @@ pub struct ExploreOptions {
     pub instructions: Option<u64>,
     /// Distinct bugs after which to stop.
     pub bugs: Option<u32>,
+    /// Where the guests run.
+    pub host: Host,
     /// Faults that every branch has, and the next one alone; none are those of the round before, if it had any.
     pub schedule: Option<Schedule>,
 }
@@ -72,9 +74,14 @@ pub fn explore(
         })?,
     };
     talk(0, 0, "reading the snapshot");
-    let (machines, run) = Machines::load(store, &snapshot)?;
-    same_guest(store, previous, &run)?;
-    let engine = store.load::<RunConfiguration>(&run)?.engine;
+    // An exploration goes on with the engine that it began with.
+    let begun = corpus.as_ref().map(|corpus| store.load::<RunConfiguration>(&corpus.run)).transpose()?;
+    let host = match begun {
+        Some(run) if options.host.engine.is_none() => options.host.on_engine_of(&run),
+        _ => options.host,
+    };
+    let (machines, run) = Machines::load(store, &snapshot, &host)?;
+    same_guest(store, previous, &store.load::<SnapshotManifest>(&snapshot)?.run)?;
     let settings = settings(options, corpus.as_ref(), &machines);
     check_shard(options)?;
     let parameters = parameters(options, &settings);
@@ -98,7 +105,9 @@ pub fn explore(
     let pool = Pool::new(&machines, options.jobs);
     let (ended, outputs) = state.rounds(&mut campaign, &pool, options, go_on, talk)?;
     let (code, note) = ending(ended, &campaign);
-    let result = StageResult { parameters, inputs, outputs, engine, jobs: options.jobs, receipt: None, code, note };
+    let mut result =
+        StageResult { parameters, inputs, outputs, jobs: options.jobs, code, note, ..StageResult::default() };
+    note_engine(&mut result, &store.load(&run)?)?;
     Ok((result, *campaign.total()))
 }
 

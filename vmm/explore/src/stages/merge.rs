@@ -8,6 +8,7 @@ use chaoscontrol_artifact::schema::{
     SnapshotManifest,
 };
 use chaoscontrol_artifact::{ObjectRef, StageResult, Store};
+use chaoscontrol_machine::KvmOptions;
 
 use super::Talk;
 use super::explore::Explorer;
@@ -113,7 +114,7 @@ fn campaign(
 ) -> Result<Campaign, ExploreError> {
     let store = state.store;
     let run: RunConfiguration = store.load(&store.load::<SnapshotManifest>(&state.snapshot)?.run)?;
-    let sim = configuration(store, &run)?.sim();
+    let sim = configuration(store, &run, KvmOptions::default())?.sim();
     let settings = |corpus: &Corpus| Settings {
         seed: corpus.seed.0,
         window: corpus.window,

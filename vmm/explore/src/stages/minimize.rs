@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Minimize: each bug to the faults that matter.
 
-use chaoscontrol_artifact::schema::{BranchRecord, Descriptor, Link, MinimizedBug, Parameters, RunConfiguration};
+use chaoscontrol_artifact::schema::{BranchRecord, Descriptor, Link, MinimizedBug, Parameters};
 use chaoscontrol_artifact::{ExitCode, ObjectRef, StageResult, Store, StoreError, U64};
+use chaoscontrol_machine::KvmOptions;
 
 use super::{AnyBug, Talk, bugs_of};
 use crate::error::ExploreError;
-use crate::machines::Machines;
+use crate::machines::{Host, Machines, note_engine};
 use crate::minimize::{Minimal, minimize};
 use crate::pool::Pool;
 
@@ -22,6 +23,8 @@ pub struct MinimizeOptions {
     pub attempts: u32,
     /// Worker threads.
     pub jobs: u32,
+    /// Whether and how KVM may be used.
+    pub kvm: KvmOptions,
 }
 
 /// Minimizes the bugs that the stage before wrote. A bug whose snapshot cannot be read is passed on as it is: what to make of
@@ -45,9 +48,9 @@ pub fn minimize_bugs(
         let bug = AnyBug::load(store, reference)?;
         result.inputs.push(Link::new("bug", reference));
         match minimize_one(store, &bug, options, talk)? {
-            Minimized::Done(minimized, engine) => {
+            Minimized::Done(minimized) => {
                 result.outputs.push(Link::new("minimized-bug", minimized));
-                result.engine = engine;
+                note_engine(&mut result, &store.load(&bug.record.run)?)?;
             }
             Minimized::Skipped(why) => {
                 notes.push(format!("{}: not minimized: {why}", bug.identity().property.escape_debug()));
@@ -66,14 +69,15 @@ pub fn minimize_bugs(
 }
 
 enum Minimized {
-    Done(ObjectRef, String),
+    Done(ObjectRef),
     Skipped(String),
     Gone,
 }
 
 fn minimize_one(store: &Store, bug: &AnyBug, options: &MinimizeOptions, talk: Talk) -> Result<Minimized, ExploreError> {
     let Some(snapshot) = bug.record.snapshot else { return Ok(Minimized::Skipped("it names no snapshot".to_owned())) };
-    let machines = match Machines::load(store, &snapshot) {
+    let host = Host { kvm: options.kvm, ..Host::default() }.on_engine_of(&store.load(&bug.record.run)?);
+    let machines = match Machines::load(store, &snapshot, &host) {
         Ok((machines, _)) => machines,
         Err(ExploreError::Store(
             error @ (StoreError::Missing { .. } | StoreError::Damaged { .. } | StoreError::Wrong { .. }),
@@ -90,8 +94,7 @@ fn minimize_one(store: &Store, bug: &AnyBug, options: &MinimizeOptions, talk: Ta
     let Some(minimal) = minimize(&pool, &bug.plan(), identity, options.attempts, &mut on_step)? else {
         return Ok(Minimized::Gone);
     };
-    let engine = store.load::<RunConfiguration>(&bug.record.run)?.engine;
-    Ok(Minimized::Done(publish(store, bug, minimal)?, engine))
+    Ok(Minimized::Done(publish(store, bug, minimal)?))
 }
 
 fn publish(store: &Store, bug: &AnyBug, minimal: Minimal) -> Result<ObjectRef, ExploreError> {

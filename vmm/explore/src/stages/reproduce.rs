@@ -6,10 +6,11 @@ use chaoscontrol_artifact::schema::{
 };
 use chaoscontrol_artifact::{ExitCode, MediaType, ObjectRef, StageResult, Store, StoreError};
 use chaoscontrol_cluster::Cluster;
+use chaoscontrol_machine::KvmOptions;
 
 use super::{AnyBug, Talk, bugs_of};
 use crate::error::ExploreError;
-use crate::machines::{Machines, branch_plan, configuration, ran};
+use crate::machines::{Host, Machines, branch_plan, configuration, note_engine, ran};
 use crate::pool::Pool;
 use crate::replay::first_divergence;
 use crate::subject::{Plan, Ran};
@@ -23,6 +24,8 @@ pub struct ReproduceOptions {
     pub from_boot: bool,
     /// Whether console output is kept.
     pub serial: bool,
+    /// Whether and how KVM may be used.
+    pub kvm: KvmOptions,
 }
 
 /// A bug's console output, by VM.
@@ -71,7 +74,7 @@ pub fn reproduce_bugs(
             consoles: kept,
         };
         if ran.is_some() {
-            result.engine = store.load::<RunConfiguration>(&bug.record.run)?.engine;
+            note_engine(&mut result, &store.load(&bug.record.run)?)?;
         }
         result.inputs.push(Link::new("bug", *reference));
         result.outputs.push(Link::new("reproduction", store.publish(&reproduction)?));
@@ -83,7 +86,11 @@ pub fn reproduce_bugs(
 /// Runs a bug's branch again and compares it with the recorded one.
 pub fn replay(store: &Store, bug: &AnyBug, options: &ReproduceOptions) -> Result<(Outcome, Ran), ExploreError> {
     let expected: TraceDocument = store.load(&bug.record.trace)?;
-    let ran = if options.from_boot { from_boot(store, bug)? } else { from_snapshot(store, bug)? };
+    let ran = if options.from_boot {
+        run_from_boot(store, &bug.record.run, &bug.plan(), options.kvm)?
+    } else {
+        from_snapshot(store, bug, options.kvm)?
+    };
     let outcome = match first_divergence(&expected, &ran.trace) {
         Some(divergence) => Outcome::Diverged(divergence),
         // The trace covers what the guests said, so that an equal trace without the violation means a wrong document.
@@ -95,9 +102,10 @@ pub fn replay(store: &Store, bug: &AnyBug, options: &ReproduceOptions) -> Result
     Ok((outcome, ran))
 }
 
-fn from_snapshot(store: &Store, bug: &AnyBug) -> Result<Ran, ExploreError> {
+fn from_snapshot(store: &Store, bug: &AnyBug, kvm: KvmOptions) -> Result<Ran, ExploreError> {
     let snapshot = bug.record.snapshot.ok_or_else(|| ExploreError::Input(NO_SNAPSHOT.to_owned()))?;
-    let (machines, run) = Machines::load(store, &snapshot)?;
+    let host = Host { kvm, ..Host::default() }.on_engine_of(&store.load(&bug.record.run)?);
+    let (machines, run) = Machines::load(store, &snapshot, &host)?;
     if run != bug.record.run {
         let what = "the bug's snapshot is of another cluster than the bug's run configuration";
         return Err(ExploreError::Input(what.to_owned()));
@@ -108,13 +116,9 @@ fn from_snapshot(store: &Store, bug: &AnyBug) -> Result<Ran, ExploreError> {
 /// How a bug without a snapshot shows among errors.
 const NO_SNAPSHOT: &str = "the bug names no snapshot";
 
-fn from_boot(store: &Store, bug: &AnyBug) -> Result<Ran, ExploreError> {
-    run_from_boot(store, &bug.record.run, &bug.plan())
-}
-
 /// Boots the cluster that `run` names and runs a branch from where setup was complete.
-pub fn run_from_boot(store: &Store, run: &ObjectRef, plan: &Plan) -> Result<Ran, ExploreError> {
-    let config = configuration(store, &store.load::<RunConfiguration>(run)?)?;
+pub fn run_from_boot(store: &Store, run: &ObjectRef, plan: &Plan, kvm: KvmOptions) -> Result<Ran, ExploreError> {
+    let config = configuration(store, &store.load::<RunConfiguration>(run)?, kvm)?;
     let mut cluster = Cluster::boot(&config)?;
     let start_ns = cluster.sim().now_ns();
     Ok(ran(cluster.run(&branch_plan(plan))?, start_ns))
@@ -137,7 +141,9 @@ fn unable(bug: &AnyBug, error: ExploreError) -> Result<Outcome, ExploreError> {
             | StoreError::Document { .. }),
         ) => Ok(Outcome::InvalidSnapshotDigest(file_free(&error))),
         ExploreError::Input(text) | ExploreError::Guest(text) => Ok(Outcome::Error(text)),
-        ExploreError::Store(_) | ExploreError::Internal(_) => Err(error),
+        ExploreError::Store(_) | ExploreError::HostLacks(_) | ExploreError::Watchdog(_) | ExploreError::Internal(_) => {
+            Err(error)
+        }
     }
 }
 

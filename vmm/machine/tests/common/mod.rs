@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod kvm;
 pub mod linux;
 
 use std::sync::Arc;
@@ -71,6 +72,12 @@ pub fn machine_with(
     let mut config = VmConfig::new(MEMORY_BYTES, elf(&code, CODE).into());
     change(&mut config);
     let mut machine = Machine::new(Arc::new(config)).expect("a machine");
+    prepare(&mut machine, handlers);
+    machine
+}
+
+/// Loads the guest and points the interrupt table at its handlers.
+pub fn prepare(machine: &mut Machine, handlers: Vec<(u8, u64)>) {
     machine.load().expect("loads");
     for (vector, address) in handlers {
         machine.memory().write(IDT + u64::from(vector) * 16, &gate(address)).expect("the table is in memory");
@@ -78,7 +85,6 @@ pub fn machine_with(
     let mut pointer = 0xfffu16.to_le_bytes().to_vec();
     pointer.extend(IDT.to_le_bytes());
     machine.memory().write(IDT_POINTER, &pointer).expect("the pointer is in memory");
-    machine
 }
 
 /// A loaded machine with this guest.
