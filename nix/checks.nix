@@ -99,7 +99,12 @@ lints
   snapshot-replay-smoke =
     pkgs.runCommand "snapshot-replay-smoke"
       {
-        nativeBuildInputs = [ packages.packages.chaos-tools ];
+        nativeBuildInputs = [
+          packages.stages.chaos-receipt
+          packages.stages.chaos-reproduce
+          packages.stages.chaos-store
+          packages.stages.chaos-verdict
+        ];
       }
       ''
         mkdir exported
