@@ -151,10 +151,12 @@ let
       check.oneOf [
         "exact"
         "kvm"
+        "kvm-pmu"
+        "kvm-single-step"
       ]
       // {
         default = "exact";
-        help = "exact runs anywhere; kvm needs a builder with the feature kvm";
+        help = "exact runs anywhere; the others need a builder with the feature kvm (docs/engines.md)";
       };
     tier =
       check.oneOf [
@@ -291,7 +293,7 @@ let
           lib.length args.nodes
         else
           3;
-      kvm = args.engine == "kvm";
+      kvm = lib.hasPrefix "kvm" args.engine;
       kernel = if args.kernel == null then defaultKernel else args.kernel;
       initrd =
         if args.nodes == null then
@@ -377,7 +379,7 @@ let
           )
           ++ lib.optional (!args.flush) "--no-flush"
           ++ lib.optional args.legacy "--legacy"
-          ++ lib.optional kvm "--engine kvm"
+          ++ lib.optional kvm (flag "engine" args.engine)
           ++ tier
         );
       };

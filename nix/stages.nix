@@ -63,7 +63,7 @@ let
         )}
         ${lib.optionalString kvm ''
           if [ ! -w /dev/kvm ]; then
-            echo "stage ${title}: engine kvm needs /dev/kvm, which this builder does not give: see docs/nix.md" >&2
+            echo "stage ${title}: the engine needs /dev/kvm, which this builder does not give: see docs/nix.md" >&2
             exit 4
           fi
         ''}
