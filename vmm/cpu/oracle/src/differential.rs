@@ -39,6 +39,8 @@ pub struct Options {
     pub filter: Option<String>,
     /// What kind of cases.
     pub kind: Kind,
+    /// Compare with the host too, not only the tiers with each other.
+    pub host: bool,
     /// Failures to collect before giving up; one a `Code` is kept.
     pub failures_max: usize,
 }
@@ -124,7 +126,8 @@ pub fn replay(case: &Case) -> Result<Option<Difference>, NativeError> {
 
 struct Campaign<'a> {
     options: &'a Options,
-    native: NativeRunner,
+    /// The host, if it is asked.
+    native: Option<NativeRunner>,
     guests: Guests,
     factory: InstructionInfoFactory,
     targets: Vec<(Code, u32)>,
@@ -140,7 +143,7 @@ impl<'a> Campaign<'a> {
         }
         Ok(Self {
             options,
-            native: NativeRunner::new()?,
+            native: options.host.then(NativeRunner::new).transpose()?,
             guests: Guests::default(),
             factory: InstructionInfoFactory::new(),
             targets,
@@ -183,9 +186,30 @@ impl<'a> Campaign<'a> {
         made.filter(|case| !host::splits_lock(case)).map(|case| (code, case))
     }
 
+    /// Compares the tiers with each other alone.
+    fn check_tiers(&mut self, batch: &[(u64, Code, Case)]) {
+        for (index, code, case) in batch {
+            self.summary.compared += 1;
+            *self.summary.per_code.entry(*code).or_default() += 1;
+            if self.guests.agree(case).is_some() && self.failed.insert(*code) {
+                let guests = &mut self.guests;
+                let small = minimize(case, |cases| cases.iter().map(|case| guests.agree(case)).collect());
+                let (case, difference) = small.unwrap_or_else(|| {
+                    let what = "a difference that did not happen again".into();
+                    (*case, Difference { what, expected: String::new(), got: String::new() })
+                });
+                self.summary.failures.push(Failure { index: *index, code: *code, case, difference });
+            }
+        }
+    }
+
     fn check(&mut self, batch: &[(u64, Code, Case)]) -> Result<(), NativeError> {
         let cases: Vec<Case> = batch.iter().map(|entry| entry.2).collect();
-        let results = self.native.run(&cases)?;
+        let Some(native) = &mut self.native else {
+            self.check_tiers(batch);
+            return Ok(());
+        };
+        let results = native.run(&cases)?;
         for ((index, code, case), native) in batch.iter().zip(results) {
             let expected = match native {
                 Native::Done(outcome) => outcome,
@@ -197,7 +221,7 @@ impl<'a> Campaign<'a> {
             self.summary.compared += 1;
             *self.summary.per_code.entry(*code).or_default() += 1;
             if self.guests.judge(case, &expected, &mut self.factory).is_some() && self.failed.insert(*code) {
-                let Self { native, guests, factory, .. } = self;
+                let Self { native: Some(native), guests, factory, .. } = self else { continue };
                 let small = minimize(case, |candidates| differences(candidates, native, guests, factory));
                 // A failure that does not repeat is one of the harness, and must be seen, too.
                 let (case, difference) = small.unwrap_or_else(|| {

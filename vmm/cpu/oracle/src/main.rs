@@ -11,10 +11,12 @@ cpu-oracle: the exact CPU against other CPUs
 
 usage:
   cpu-oracle native [--cases N] [--seed S] [--first I] [--kind single|sequence|noise] [--filter NAME] [--failures N]
+  cpu-oracle tiers  [the same]
   cpu-oracle replay FILE...
 
 native   runs N random cases (default 100000) on the host CPU and on ours and compares everything;
          the report of a failing case is a case file. --filter keeps codes whose name contains NAME.
+tiers    the same cases on both tiers of ours alone, which must agree on every bit.
 replay   runs case files again.
 
 exit codes: 0 all equal, 1 a difference or a failure of the runner, 2 wrong usage, 4 the host cannot run cases
@@ -36,7 +38,8 @@ fn main() -> ExitCode {
 
 fn command() -> Result<ExitCode, lexopt::Error> {
     let mut parser = lexopt::Parser::from_env();
-    let mut options = Options { cases: 100_000, first: 0, seed: 1, filter: None, kind: Kind::Single, failures_max: 20 };
+    let mut options =
+        Options { cases: 100_000, first: 0, seed: 1, filter: None, kind: Kind::Single, host: true, failures_max: 20 };
     let mut words = Vec::new();
     while let Some(argument) = parser.next()? {
         match argument {
@@ -61,12 +64,13 @@ fn command() -> Result<ExitCode, lexopt::Error> {
             other => return Err(other.unexpected()),
         }
     }
-    if let Err(reason) = host::available() {
+    options.host = words.first().is_none_or(|word| word != "tiers");
+    if let (true, Err(reason)) = (options.host, host::available()) {
         eprintln!("cpu-oracle: {reason}");
         return Ok(ExitCode::from(4));
     }
     match words.split_first() {
-        Some((word, [])) if word == "native" => Ok(native(&options)),
+        Some((word, [])) if word == "native" || word == "tiers" => Ok(native(&options)),
         Some((word, files)) if word == "replay" && !files.is_empty() => Ok(replay(files)),
         _ => Err("which command?".into()),
     }

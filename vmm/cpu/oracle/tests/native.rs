@@ -12,7 +12,7 @@ fn run(kind: Kind, cases: u64) -> Option<Summary> {
         eprintln!("skipped: native cases: {reason}");
         return None;
     }
-    let options = Options { cases, first: 0, seed: SEED, filter: None, kind, failures_max: 10 };
+    let options = Options { cases, first: 0, seed: SEED, filter: None, kind, host: true, failures_max: 10 };
     let summary = differential::run(&options, |_| {}).expect("the native runner works");
     let reports: Vec<String> = summary.failures.iter().map(|failure| failure.text(&options)).collect();
     assert!(reports.is_empty(), "the host disagrees (expected is the host):\n{}", reports.join("\n"));
@@ -39,6 +39,18 @@ fn the_host_agrees_on_short_sequences() {
 fn the_host_agrees_on_random_bytes() {
     let Some(summary) = run(Kind::Noise, 60_000) else { return };
     assert!(summary.compared > 10_000, "only {} cases were compared", summary.compared);
+}
+
+#[test]
+fn the_tiers_agree_on_sequences_and_random_bytes() {
+    for kind in [Kind::Sequence, Kind::Noise] {
+        let options =
+            Options { cases: 40_000, first: 0, seed: SEED + 1, filter: None, kind, host: false, failures_max: 10 };
+        let summary = differential::run(&options, |_| {}).expect("no runner is needed");
+        let reports: Vec<String> = summary.failures.iter().map(|failure| failure.text(&options)).collect();
+        assert!(reports.is_empty(), "the tiers disagree (expected is the reference):\n{}", reports.join("\n"));
+        assert!(summary.compared > 5_000, "only {} cases of {kind:?} were compared", summary.compared);
+    }
 }
 
 #[test]

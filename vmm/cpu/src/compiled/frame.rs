@@ -34,6 +34,8 @@ pub(super) mod exit {
     pub const BOUNDARY: u32 = 4;
     /// As `BOUNDARY`, through the link numbered in `Frame::link`.
     pub const LINK: u32 = 5;
+    /// The reference is to execute the block from the operation in `Frame::op` on.
+    pub const REST: u32 = 6;
 }
 
 /// The part of the `Core` that only compiled code uses.
@@ -111,7 +113,9 @@ pub(super) const fn at(offset: usize) -> Rm {
 }
 
 macro_rules! field {
-    ($($path:tt)+) => { at(std::mem::offset_of!(Core, $($path)+)) };
+    ($($path:tt)+) => {
+        $crate::compiled::frame::at(std::mem::offset_of!($crate::core_state::Core, $($path)+))
+    };
 }
 pub(super) use field;
 
@@ -125,7 +129,7 @@ pub(super) const SPILL: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, spil
 const HOST_MXCSR: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, host_mxcsr));
 const FRAME_OP: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, op));
 const FRAME_COUNT: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, count));
-const FRAME_LINK: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, link));
+pub(super) const FRAME_LINK: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, link));
 pub(super) const TLB_TAG: Rm = at(offset_of!(Core, tlb) + Tlb::TAG_OFFSET);
 pub(super) const TLB_ENTRIES: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, entries));
 const FRAME_EDGES: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, edges));
@@ -219,6 +223,8 @@ pub(super) struct Routines {
     pub words: u64,
     /// Counts the edge from RDX, already multiplied, to RAX, which stays.
     pub edge: u64,
+    /// Leaves in the middle of a block of EDX instructions, before the operation in RAX.
+    pub rest: u64,
     /// Leaves at a boundary; `Core::rip` is set.
     pub boundary: u64,
     /// Leaves through the link in EDX; `Core::rip` is set.
@@ -302,6 +308,14 @@ pub(super) fn routines(asm: &mut Asm, words: u64, tlb_bits: u32) -> Routines {
     asm.alu_imm(alu::ADD, 8, Rm::Reg(RSP), 8);
     SAVED.iter().rev().for_each(|reg| asm.pop(*reg));
     asm.ret();
+
+    routines.rest = asm.here();
+    asm.store(8, FRAME_OP, RAX);
+    asm.store(8, FRAME_COUNT, RDX);
+    // The count is that before the block.
+    asm.alu_load(alu::ADD, 8, ROOM, Rm::Reg(RDX));
+    asm.constant(RAX, exit::REST.into());
+    asm.jmp(counted);
 
     routines.handler = handler(asm, call_handler as *const () as u64, leave);
     routines.handler_flags = handler(asm, call_handler_flags as *const () as u64, leave);

@@ -2,9 +2,10 @@
 //! Integer instructions as host code.
 
 use super::asm::*;
-use super::emit::{After, Emitter, Save};
+use super::emit::{After, Emitter};
 use super::frame::{PINNED, RAW};
 use super::kinds::{Form, Kind, flag, needs};
+use super::status::Save;
 use crate::op::{Op, attr};
 
 const GUEST_RAX: u8 = 0;

@@ -2,9 +2,10 @@
 //! Integer instructions as host code: turns by CL, rotates, single bits, exchanges, wide products and divisions.
 
 use super::asm::*;
-use super::emit::{After, Emitter, Save};
+use super::emit::{After, Emitter};
 use super::frame::{PINNED, SPILL};
 use super::kinds::Kind;
+use super::status::Save;
 use crate::op::attr;
 
 const GUEST_RAX: u8 = 0;

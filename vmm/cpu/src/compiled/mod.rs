@@ -16,8 +16,11 @@ mod integer;
 mod integer_more;
 mod kinds;
 mod memory;
+mod operands;
+mod status;
 mod vector;
 mod vector_kinds;
+mod window;
 
 pub(crate) use frame::Frame;
 
@@ -32,6 +35,7 @@ use emit::{Edges, Link, Setting};
 use frame::{JUMPS, Jump, Routines, SITE_EPOCH, SLACK, constants, exit, flags_of, jump_slot, raw_of, routines};
 use kinds::{Kind, effect, kind};
 use memory::CodeMemory;
+use std::collections::BTreeSet;
 
 /// In `marks`: the block is compiled, and this is its unit's number.
 const UNIT: u32 = 1 << 31;
@@ -45,6 +49,8 @@ const JUMPS_AT: usize = 64;
 const LINKS_AT: usize = JUMPS_AT + JUMPS * size_of::<Jump>();
 /// Links kept before all code is dropped.
 const LINKS_MAX: usize = 1 << 18;
+/// Times that the reference may finish a block before it is compiled in another way.
+const RESTS_MAX: u32 = 64;
 /// No code leads here.
 const NO_JUMP: Jump = Jump { ip: 1 << 63, tag: 0, code: 0 };
 
@@ -57,6 +63,10 @@ struct Unit {
     user: bool,
     /// What the code refers to.
     _ops: Box<[Op]>,
+    /// First operation of the block.
+    first: u32,
+    /// How often the reference had to finish it.
+    rests: u32,
     /// Slots of the jump cache that may lead here.
     jumps: Vec<u16>,
     /// Links that may lead here.
@@ -109,6 +119,8 @@ pub(crate) struct Compiled {
     marks: Vec<u32>,
     units: Vec<Unit>,
     links: Vec<Link>,
+    /// Blocks whose stack often lies on two pages, by first operation.
+    without_windows: BTreeSet<u32>,
     /// The link that compiled code was left through last.
     left_through: Option<u32>,
     hot_executions: u32,
@@ -134,6 +146,7 @@ impl Compiled {
             marks: Vec::new(),
             units: Vec::new(),
             links: Vec::new(),
+            without_windows: BTreeSet::new(),
             left_through: None,
             hot_executions: config.hot_executions.clamp(1, NEVER - 1),
             epoch: 0,
@@ -179,6 +192,7 @@ impl Compiled {
         self.marks.clear();
         self.units.clear();
         self.links.clear();
+        self.without_windows.clear();
         self.left_through = None;
         self.forget_jumps();
     }
@@ -306,6 +320,8 @@ impl Compiled {
             edges,
             dead,
             all_dead: targets[0].is_some() && targets == dead,
+            unit: self.units.len() as u32,
+            windows: !self.without_windows.contains(&run.first),
         };
         let entry = self.memory.next();
         self.asm.start(entry);
@@ -316,7 +332,16 @@ impl Compiled {
             self.links.push(link);
             self.set_link(self.links.len() as u32 - 1, link.stub);
         }
-        let unit = Unit { ip: core.rip, entry, user, _ops: ops, jumps: Vec::new(), incoming: Vec::new() };
+        let unit = Unit {
+            ip: core.rip,
+            entry,
+            user,
+            _ops: ops,
+            first: run.first,
+            rests: 0,
+            jumps: Vec::new(),
+            incoming: Vec::new(),
+        };
         let number = self.units.len() as u32;
         self.units.push(unit);
         self.marks[run.first as usize] = UNIT | number;
@@ -382,6 +407,16 @@ impl Compiled {
                 self.left_through = Some(core.frame.link as u32);
                 Left::Boundary
             }
+            exit::REST => {
+                // SAFETY: compiled code put the address of one of its unit's operations there, and how many the unit has.
+                let rest = unsafe {
+                    let position = usize::from((*core.frame.op).position);
+                    std::slice::from_raw_parts(core.frame.op, core.frame.count as usize - position)
+                };
+                let left = Self::execute_rest(core, rest);
+                self.count_rest(core.frame.link as usize);
+                left
+            }
             _ => {
                 // SAFETY: compiled code put the address of one of its unit's operations there.
                 let op = unsafe { *core.frame.op };
@@ -390,6 +425,31 @@ impl Compiled {
         };
         self.retired += core.instructions.wrapping_sub(before);
         left
+    }
+
+    /// Blocks that the reference must finish too often are compiled again without windows.
+    fn count_rest(&mut self, unit: usize) {
+        let Unit { first, rests, .. } = &mut self.units[unit];
+        *rests += 1;
+        if *rests == RESTS_MAX {
+            let first = *first;
+            self.without_windows.insert(first);
+            self.forget(first);
+        }
+    }
+
+    /// Executes the end of a block by the reference handlers, as `Cpu::execute` does. `Core::instructions` is that before the block.
+    fn execute_rest(core: &mut Core, rest: &[Op]) -> Left {
+        core.rip = rest[rest.len() - 1].next_ip;
+        for op in rest {
+            match (op.handler)(core, op) {
+                Err(Trap::Fault) => return Self::stopped(core, op, exit::FAULT),
+                Err(Trap::Exit) => return Self::stopped(core, op, exit::EXIT),
+                Ok(()) if core.block_end == 0 => return Self::stopped(core, op, exit::LEFT),
+                Ok(()) => {}
+            }
+        }
+        Self::stopped(core, &rest[rest.len() - 1], exit::LEFT)
     }
 
     /// Compiled code was left at an operation that retired or not.

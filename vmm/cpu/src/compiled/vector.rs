@@ -3,9 +3,10 @@
 //! instruction.
 
 use super::asm::*;
-use super::emit::{After, Emitter, Save};
+use super::emit::{After, Emitter};
 use super::frame::{PINNED, UNMASKED, at, field};
 use super::kinds::Kind;
+use super::status::Save;
 use super::vector_kinds::care;
 use crate::core_state::{Core, cr};
 use crate::op::{Op, attr};
