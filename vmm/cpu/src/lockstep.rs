@@ -99,7 +99,7 @@ impl Lockstep {
         }
     }
 
-    /// The guest's memory was filled before the first run without telling anyone.
+    /// The guest's memory was filled before the first run, or the first interrupt, without telling anyone.
     fn copy_all(&mut self) {
         if !std::mem::replace(&mut self.copied, true) {
             for region in self.regions.clone() {
@@ -262,11 +262,13 @@ impl Lockstep {
 
     /// As [`Cpu::inject_interrupt`].
     pub fn inject_interrupt(&mut self, vector: u8) {
+        self.copy_all();
         self.each(|cpu| cpu.inject_interrupt(vector));
     }
 
     /// As [`Cpu::inject_nmi`].
     pub fn inject_nmi(&mut self) -> bool {
+        self.copy_all();
         self.reference.inject_nmi();
         self.compiled.inject_nmi()
     }
