@@ -392,3 +392,51 @@ mod pin {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::boot::entry;
+    use crate::memory::MEMORY_BYTES_MIN;
+
+    const CODE: u64 = 0x10_0000;
+
+    /// A CPU in single steps before `code`; says so and gives none where /dev/kvm does not open.
+    fn stepping(code: &[u8]) -> Option<(Kvm, CpuState)> {
+        if let Err(why) = std::fs::File::options().read(true).write(true).open("/dev/kvm") {
+            eprintln!("skipped: /dev/kvm does not open: {why}");
+            return None;
+        }
+        let memory = Arc::new(GuestMemory::new(MEMORY_BYTES_MIN).unwrap());
+        entry::write_tables(&memory).unwrap();
+        memory.write(CODE, code).unwrap();
+        let options = KvmOptions { allow_unfaithful: true, ..KvmOptions::default() };
+        let mut kvm = Kvm::new(memory, KvmMode::SingleStep, options).unwrap();
+        let state = entry::state(CODE);
+        kvm.set_state(&state).unwrap();
+        Some((kvm, state))
+    }
+
+    fn to(end: u64) -> Step {
+        Step { ends: vec![end], writes: Vec::new(), clear: 0 }
+    }
+
+    #[test]
+    fn a_step_that_does_not_end_where_its_plan_says_is_no_evidence_of_progress() {
+        // inc eax; nop
+        let Some((mut kvm, mut state)) = stepping(&[0xff, 0xc0, 0x90]) else { return };
+        assert_eq!(kvm.step(&mut state, &to(CODE + 2)), Ok(true));
+        assert_eq!((state.rip, state.gpr[0], state.instructions), (CODE + 2, 1, 1));
+        let error = kvm.step(&mut state, &to(CODE + 9)).unwrap_err();
+        assert_eq!(error.to_string(), "kvm: progress without exact evidence at 0x100002: a step ended at 0x100003");
+        assert_eq!(state.instructions, 1, "what is not proven is not counted");
+    }
+
+    #[test]
+    fn an_exit_in_the_place_of_a_step_is_no_evidence_of_progress() {
+        // out 0x80, al
+        let Some((mut kvm, mut state)) = stepping(&[0xe6, 0x80]) else { return };
+        let error = kvm.step(&mut state, &to(CODE + 2)).unwrap_err();
+        assert!(matches!(&error, KvmError::Inexact { rip: CODE, why } if why.starts_with("PortWrite")), "{error}");
+    }
+}
