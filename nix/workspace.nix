@@ -153,7 +153,7 @@ let
       let
         entries = if pathExists (at "contracts") then readDir (at "contracts") else { };
       in
-      [ "contracts/lib" ] ++ map (name: "contracts/${name}") (filter (lib.hasSuffix ".ncl") (attrNames entries));
+      [ "contracts/lib" "contracts/profile" ] ++ map (name: "contracts/${name}") (filter (lib.hasSuffix ".ncl") (attrNames entries));
   };
 
   # Code and build script of each folder, or all of it where `dev` says that tests are wanted. Every member's manifest is there: Cargo.lock

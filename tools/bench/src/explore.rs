@@ -18,7 +18,7 @@ pub fn measure(context: &Context) -> Failures<Table> {
     let branches = arguments.number_within("branches", 1, 1 << 30, 16)?;
     let horizon_ns = arguments.number_within("horizon-ns", 1_000_000, 1 << 50, 2_000_000_000)?;
     let store = stores_read(context)?;
-    let snapshot = descriptor_before(context)?.output("snapshot");
+    let snapshot = descriptor_before(context, &store)?.output("snapshot");
     let snapshot = snapshot.ok_or_else(|| ExploreError::Input("the descriptor names no snapshot".to_owned()))?;
     let (machines, _) = Machines::load(&store, &snapshot, &Host::default())?;
     let mut table = Table::default();

@@ -21,7 +21,7 @@ const REPEATS: usize = 5;
 pub fn measure(context: &Context) -> Failures<Table> {
     let horizon_ns = context.arguments.number_within("horizon-ns", 1_000_000, 1 << 50, 2_000_000_000)?;
     let store = chaoscontrol_cli::stores_read(context)?;
-    let reference = descriptor_before(context)?.output("snapshot");
+    let reference = descriptor_before(context, &store)?.output("snapshot");
     let reference = reference.ok_or_else(|| ExploreError::Input("the descriptor names no snapshot".to_owned()))?;
     let manifest: SnapshotManifest = store.load(&reference)?;
     let started = Instant::now();

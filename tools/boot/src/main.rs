@@ -4,16 +4,17 @@
 use std::path::Path;
 use std::process::ExitCode as ProcessCode;
 
-use chaoscontrol_artifact::{ExitCode, MediaType, StageResult};
+use chaoscontrol_artifact::schema::{Link, ProfileDocument, VmProfile};
+use chaoscontrol_artifact::{ExitCode, MediaType, StageResult, U64};
 use chaoscontrol_cli::{
-    ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, Failure, Failures, Flag, PIN_CORE, SEED, STORE, Stage, TIER, Tool, WATCHDOG,
-    read_input, stage_main,
+    ALLOW_UNFAITHFUL_KVM, Arguments, ENGINE, FROM, Failure, Failures, Flag, PIN_CORE, PROFILE, SEED, STORE, Stage,
+    TIER, Tool, WATCHDOG, read_input, read_profile, stage_main,
 };
 use chaoscontrol_explore::machines::{Host, choose_tier};
 use chaoscontrol_explore::stages::boot::{BootOptions, DiskOptions, SETUP_LIMIT_NS, boot};
 
 /// Size of the disk that each VM has unless it is said otherwise: enough for a small log, and it costs what is written to it.
-const DISK_MIB: u64 = 16;
+const DISK_MIB: u32 = 16;
 
 static TOOL: Tool = Tool {
     name: "chaos-boot",
@@ -37,6 +38,7 @@ static TOOL: Tool = Tool {
             .default("16 without --disk, else none"),
         Flag::switch("no-flush", "Disks offer no FLUSH: a completed write is durable"),
         SEED.default("0"),
+        PROFILE,
         Flag::one("latency-ns", "N", "Delay of every link, at least 50000").default("1000000"),
         Flag::one("jitter-ns", "N", "Largest random delay on top").default("0"),
         Flag::switch("legacy", "No ACPI: devices by command line, interrupts by the PIC"),
@@ -67,32 +69,45 @@ fn main() -> ProcessCode {
 
 fn work(stage: &Stage) -> Failures<StageResult> {
     choose_tier(stage.context.arguments.text("tier")?.as_deref());
-    let options = options(stage)?;
+    let profile = stage.context.arguments.path("profile").map(|path| read_profile(stage.store, &path)).transpose()?;
+    let options = options(stage, profile.as_ref())?;
     let progress = &stage.context.progress;
-    Ok(boot(stage.store, &options, &|done, total, note| progress.at(done, total, note))?)
+    let mut result = boot(stage.store, &options, &|done, total, note| progress.at(done, total, note))?;
+    if let Some(profile) = profile {
+        result.inputs.push(Link::new("profile", stage.store.publish(&profile)?));
+    }
+    Ok(result)
 }
 
-fn options(stage: &Stage) -> Failures<BootOptions> {
+/// What the profile says, else what holds without one; flags go before either.
+fn defaults(profile: Option<&ProfileDocument>) -> Failures<VmProfile> {
+    let none = VmProfile {
+        vms: 3,
+        memory_mib: 64,
+        append: String::new(),
+        append_vm: Vec::new(),
+        disks_mib: vec![DISK_MIB],
+        flush: true,
+        seed: U64(0),
+        latency_ns: U64(1_000_000),
+        jitter_ns: U64(0),
+        firmware: "acpi".to_owned(),
+        ns_per_instruction: 10,
+        setup_limit_ns: U64(SETUP_LIMIT_NS),
+    };
+    let Some(profile) = profile else { return Ok(none) };
+    profile.values.vm().cloned().ok_or_else(|| {
+        let kind = profile.values.kind();
+        Failure::input(format!("--profile: a {kind} profile describes no cluster; vm-run and workload profiles do"))
+    })
+}
+
+fn options(stage: &Stage, profile: Option<&ProfileDocument>) -> Failures<BootOptions> {
     let arguments = &stage.context.arguments;
+    let defaults = defaults(profile)?;
     let initrd = arguments.path("initrd");
-    let vms = arguments.number_within("vms", 1, 32, 3)? as u16;
-    let mut disks = Vec::new();
-    for path in arguments.all("disk") {
-        let image = read_input(Path::new(path), MediaType::Disk.max_bytes())?;
-        let size_bytes = (image.len() as u64).next_multiple_of(512);
-        disks.push(DiskOptions { image: Some(image), size_bytes, flush: !arguments.is_set("no-flush") });
-    }
-    let empty_disk =
-        |mib: u64| DiskOptions { image: None, size_bytes: mib << 20, flush: !arguments.is_set("no-flush") };
-    for text in arguments.texts("disk-mib")? {
-        let mib: u64 = text.parse().ok().filter(|mib| (0..=1 << 20).contains(mib)).ok_or_else(|| {
-            Failure::usage(format!("--disk-mib is {text:?}, it must be a number between 0 and 1048576"))
-        })?;
-        disks.extend((mib > 0).then(|| empty_disk(mib)));
-    }
-    if disks.is_empty() && !arguments.is_set("disk-mib") {
-        disks.push(empty_disk(DISK_MIB));
-    }
+    let vms = arguments.number_within("vms", 1, 32, u64::from(defaults.vms))? as u16;
+    let append_vm = append_vm(&arguments.texts("append-vm")?, vms)?;
     let (allow_unfaithful, pin_core, watchdog_s) = arguments.kvm()?;
     let host = Host::from_flags(arguments.text("engine")?.as_deref(), allow_unfaithful, pin_core, watchdog_s)
         .map_err(Failure::usage)?;
@@ -100,23 +115,50 @@ fn options(stage: &Stage) -> Failures<BootOptions> {
         kernel: read_input(&arguments.required("kernel")?, MediaType::Kernel.max_bytes())?,
         initrd: initrd.map(|path| read_input(&path, MediaType::Initrd.max_bytes())).transpose()?,
         vms,
-        append: arguments.text("append")?.unwrap_or_default(),
-        append_vm: append_vm(&arguments.texts("append-vm")?, vms)?,
-        memory_bytes: arguments.number_within("memory-mib", 1, 1 << 20, 64)? << 20,
-        disks,
-        seed: arguments.number("seed")?.unwrap_or(0),
+        append: arguments.text("append")?.unwrap_or(defaults.append.clone()),
+        append_vm: if arguments.is_set("append-vm") { append_vm } else { defaults.append_vm.clone() },
+        memory_bytes: arguments.number_within("memory-mib", 1, 1 << 20, u64::from(defaults.memory_mib))? << 20,
+        disks: disks(arguments, &defaults)?,
+        seed: arguments.number("seed")?.unwrap_or(defaults.seed.0),
         network_ns: (
-            arguments.number_within("latency-ns", 50_000, 60_000_000_000, 1_000_000)?,
-            arguments.number_within("jitter-ns", 0, 60_000_000_000, 0)?,
+            arguments.number_within("latency-ns", 50_000, 60_000_000_000, defaults.latency_ns.0)?,
+            arguments.number_within("jitter-ns", 0, 60_000_000_000, defaults.jitter_ns.0)?,
         ),
         engine: host.engine.unwrap_or_default(),
         kvm: host.kvm,
-        legacy: arguments.is_set("legacy"),
-        ns_per_instruction: arguments.number_within("ns-per-instruction", 1, 1000, 10)? as u32,
+        legacy: arguments.is_set("legacy") || defaults.firmware == "legacy",
+        ns_per_instruction: arguments.number_within(
+            "ns-per-instruction",
+            1,
+            1000,
+            defaults.ns_per_instruction.into(),
+        )? as u32,
         // 2025-01-01 00:00:00 UTC: any fixed time serves, the host's clock does not.
         wall_clock_start_ns: 1_735_689_600_000_000_000,
-        setup_limit_ns: arguments.number_within("setup-limit-ns", 1, 86_400_000_000_000, SETUP_LIMIT_NS)?,
+        setup_limit_ns: arguments.number_within("setup-limit-ns", 1, 86_400_000_000_000, defaults.setup_limit_ns.0)?,
     })
+}
+
+/// Those of `--disk` and `--disk-mib`, else those of the profile.
+fn disks(arguments: &Arguments, defaults: &VmProfile) -> Failures<Vec<DiskOptions>> {
+    let flush = !arguments.is_set("no-flush") && defaults.flush;
+    let empty = |mib: u64| DiskOptions { image: None, size_bytes: mib << 20, flush };
+    if !arguments.is_set("disk") && !arguments.is_set("disk-mib") {
+        return Ok(defaults.disks_mib.iter().map(|mib| empty(u64::from(*mib))).collect());
+    }
+    let mut disks = Vec::new();
+    for path in arguments.all("disk") {
+        let image = read_input(Path::new(path), MediaType::Disk.max_bytes())?;
+        let size_bytes = (image.len() as u64).next_multiple_of(512);
+        disks.push(DiskOptions { image: Some(image), size_bytes, flush });
+    }
+    for text in arguments.texts("disk-mib")? {
+        let mib: u64 = text.parse().ok().filter(|mib| (0..=1 << 20).contains(mib)).ok_or_else(|| {
+            Failure::usage(format!("--disk-mib is {text:?}, it must be a number between 0 and 1048576"))
+        })?;
+        disks.extend((mib > 0).then(|| empty(mib)));
+    }
+    Ok(disks)
 }
 
 /// `N:TEXT` by VM; several for one VM are joined.

@@ -7,6 +7,7 @@
 mod colour;
 mod failure;
 mod generate;
+mod handoff;
 mod help;
 mod parse;
 mod progress;
@@ -16,11 +17,12 @@ mod table;
 
 pub use chaoscontrol_artifact::StageResult;
 pub use failure::{Failure, FailureExt, Failures};
+pub use handoff::{admit, descriptor_before, descriptors_given, read_document, read_profile};
 pub use parse::{Arguments, nearest};
 pub use progress::Progress;
 pub use run::{Context, Output, identity, read_input, tool_main};
-pub use stage::{Stage, Work, descriptor_before, descriptors_given, stage_main, store_of, stores_read};
+pub use stage::{Stage, Work, checker, error_output, stage_main, store_of, stores_checked, stores_read};
 pub use table::{
-    ALLOW_UNFAITHFUL_KVM, BUG, ENGINE, FROM, Flag, GENERATE, HELP, INPUT, JOBS, PIN_CORE, Positional, QUIET, SEED,
-    STORE, TIER, Tool, VERSION, Value, WATCHDOG,
+    ALLOW_UNFAITHFUL_KVM, BUG, ENGINE, FROM, Flag, GENERATE, HELP, INPUT, JOBS, PIN_CORE, PROFILE, Positional, QUIET,
+    SEED, STORE, TIER, Tool, VERSION, Value, WATCHDOG,
 };

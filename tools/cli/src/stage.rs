@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! The shape of every stage: a descriptor in, one thing done, a descriptor out.
 
-use std::fs::File;
-use std::io::{IsTerminal, stdin, stdout};
-use std::os::fd::AsFd;
+use std::io::{IsTerminal, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode as ProcessCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use chaoscontrol_artifact::schema::{Descriptor, Environment, ErrorDescriptor, Handoff, Link, read_handoff};
-use chaoscontrol_artifact::{Digest, ExitCode, MediaType, ObjectRef, StageResult, Store, U64, document};
+use chaoscontrol_artifact::contract::{Checker, Gate};
+use chaoscontrol_artifact::schema::{Descriptor, Environment, ErrorDescriptor, Handoff, Link};
+use chaoscontrol_artifact::{Digest, ExitCode, ObjectRef, StageResult, Store, U64, document};
 
-use crate::failure::{Failure, FailureExt, Failures};
-use crate::run::{Context, Output, identity, read_input, run_tool};
+use crate::failure::{Failure, Failures};
+use crate::handoff::{Given, admit, pass_on, read_descriptor, written};
+use crate::run::{Context, Output, identity, run_tool};
 use crate::table::Tool;
 
 /// A stage at work.
@@ -51,11 +51,17 @@ impl Stage<'_> {
     }
 }
 
-/// The store that `--store` and `--from` name.
+/// The binary that checks documents: beside this one, else on PATH.
+pub fn checker() -> Failures<Checker> {
+    Ok(Checker::find(std::env::var_os("PATH").as_deref())?)
+}
+
+/// The store that `--store` and `--from` name, with every document under its contract.
 pub fn store_of(context: &Context) -> Failures<Store> {
     let root = context.arguments.path("store").unwrap_or_else(|| PathBuf::from(".chaos"));
     let from: Vec<PathBuf> = context.arguments.all("from").iter().map(PathBuf::from).collect();
-    Ok(Store::open(&root, &from)?)
+    let gate = Gate::new(checker()?, context.tool.stage);
+    Ok(Store::open(&root, &from)?.guarded(gate))
 }
 
 /// The stores that `--store` (where it exists) and `--from` name, for reading only: nothing is created or locked.
@@ -71,6 +77,11 @@ pub fn stores_read(context: &Context) -> Failures<Store> {
     Ok(Store::open_read_only(&stores)?)
 }
 
+/// As [`stores_read`], with every document under its contract.
+pub fn stores_checked(context: &Context) -> Failures<Store> {
+    Ok(stores_read(context)?.guarded(Gate::new(checker()?, context.tool.stage)))
+}
+
 /// A stage's work.
 pub type Work = fn(&Stage) -> Failures<StageResult>;
 
@@ -78,27 +89,23 @@ pub type Work = fn(&Stage) -> Failures<StageResult>;
 /// this stage, wrong usage and panics included, becomes an error descriptor; one of an earlier stage is passed on as it is,
 /// silently, with its code.
 pub fn stage_main(tool: &'static Tool, work: Work) -> ProcessCode {
-    run_tool(tool, move |context| run_stage(context, work), |failure| fail(tool, failure))
+    run_tool(tool, move |context| run_stage(context, work), |failure| error_output(tool, failure))
 }
 
 fn run_stage(context: &Context, work: Work) -> Failures<Output> {
     let started = (SystemTime::now(), Instant::now());
     let reads = context.tool.flags.iter().any(|flag| flag.long == "in");
-    let handoff = if reads { Some(read_descriptor(context)?) } else { None };
-    let descriptor = match handoff {
-        Some(Handoff::Error(error)) => return pass_on(context, &error),
-        Some(Handoff::Descriptor(descriptor)) => Some(*descriptor),
-        None => None,
-    };
+    let given = if reads { Some(read_descriptor(context)?) } else { None };
     let store = store_of(context)?;
-    let previous = match descriptor {
-        // Published again where it is in no store, so that a chain can always be walked back.
-        Some(descriptor) => {
-            let reference = store.publish(&descriptor)?;
-            Some((descriptor, reference))
-        }
+    let previous = match given {
+        Some(Given { name, bytes }) => match admit(&store, &name, &bytes)? {
+            Handoff::Error(error) => return pass_on(context, &error),
+            // Published again where it is in no store, so that a chain can always be walked back.
+            Handoff::Descriptor(descriptor) => Some((store.publish(&*descriptor)?, *descriptor)),
+        },
         None => None,
     };
+    let previous = previous.map(|(reference, descriptor)| (descriptor, reference));
     let stage = Stage { context, store: &store, previous };
     let result = work(&stage)?;
     publish(&stage, result, started)
@@ -132,92 +139,14 @@ fn publish(stage: &Stage, result: StageResult, started: (SystemTime, Instant)) -
         jobs: result.jobs,
     };
     stage.store.put_environment(&reference.digest, &document::encode(&environment)?)?;
+    stage.store.release()?;
     let mut bytes = document::encode(&descriptor)?;
     bytes.push(b'\n');
     Ok(Output { bytes, code: result.code, note: result.note })
 }
 
-/// What the stage before wrote, at `--in` or on stdin.
-fn read_descriptor(context: &Context) -> Failures<Handoff> {
-    let path = context.arguments.path("in").unwrap_or_else(|| PathBuf::from("-"));
-    let is_stdin = path.as_os_str() == "-";
-    if is_stdin && stdin().is_terminal() {
-        let what = "no descriptor: pipe the stage before into this one, or name a file with --in";
-        return Err(Failure::usage(format!("{what}; see {} --help", context.tool.name)));
-    }
-    let bytes = read_input(&path, MediaType::Descriptor.max_bytes())?;
-    let name = if is_stdin { "stdin".to_owned() } else { path.display().to_string() };
-    if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Err(Failure::input(format!("{name}: empty: the stage before wrote no descriptor")));
-    }
-    read_handoff(&bytes).context(&name)
-}
-
-/// For stages that read several descriptors: those that the arguments without a flag name, published where they are in no store.
-pub fn descriptors_given(stage: &Stage) -> Failures<Vec<(Descriptor, ObjectRef)>> {
-    let mut given = Vec::new();
-    for path in &stage.context.arguments.positional {
-        let path = PathBuf::from(path);
-        let name = path.display().to_string();
-        let bytes = read_input(&path, MediaType::Descriptor.max_bytes())?;
-        match read_handoff(&bytes).context(&name)? {
-            Handoff::Descriptor(descriptor) => {
-                let reference = stage.store.publish(&*descriptor)?;
-                given.push((*descriptor, reference));
-            }
-            Handoff::Error(error) => {
-                let what = format!("{name}: stage {} failed: {}", error.stage, error.message);
-                return Err(Failure::new(code_of(&error), what));
-            }
-        }
-    }
-    Ok(given)
-}
-
-/// For tools that are no stage: the descriptor at `--in` or on stdin. An error descriptor ends the tool with its code, as it
-/// would end a stage.
-pub fn descriptor_before(context: &Context) -> Failures<Descriptor> {
-    match read_descriptor(context)? {
-        Handoff::Descriptor(descriptor) => Ok(*descriptor),
-        Handoff::Error(error) => Err(Failure::new(code_of(&error), said_again(context, &error).unwrap_or_default())),
-    }
-}
-
-/// An earlier stage failed and said so: nothing to add, unless nobody can have heard it.
-fn pass_on(context: &Context, error: &ErrorDescriptor) -> Failures<Output> {
-    let mut output = error_output(error)?;
-    output.note = said_again(context, error);
-    Ok(output)
-}
-
-/// The message of an earlier stage's failure, if it was kept in a file: through a pipe it was said a moment ago.
-fn said_again(context: &Context, error: &ErrorDescriptor) -> Option<String> {
-    let path = context.arguments.path("in").filter(|path| path.as_os_str() != "-");
-    let name = match path {
-        Some(path) => path.display().to_string(),
-        None if is_file(&stdin()) => "stdin".to_owned(),
-        None => return None,
-    };
-    Some(format!("{name}: stage {} failed: {}", error.stage, error.message))
-}
-
-fn is_file(stream: &impl AsFd) -> bool {
-    let owned = stream.as_fd().try_clone_to_owned();
-    owned.map(File::from).and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.is_file())
-}
-
-fn code_of(error: &ErrorDescriptor) -> ExitCode {
-    ExitCode::from_number(error.exit_code).unwrap_or(ExitCode::Internal)
-}
-
-fn error_output(error: &ErrorDescriptor) -> Failures<Output> {
-    let mut bytes = document::encode(error)?;
-    bytes.push(b'\n');
-    Ok(Output { bytes, code: code_of(error), note: None })
-}
-
 /// Says what went wrong on stderr and, for the stages behind a pipe, on stdout.
-fn fail(tool: &Tool, failure: Failure) -> Failures<Output> {
+pub fn error_output(tool: &Tool, failure: Failure) -> Failures<Output> {
     if stdout().is_terminal() {
         return Err(failure);
     }
@@ -227,7 +156,7 @@ fn fail(tool: &Tool, failure: Failure) -> Failures<Output> {
         exit_code: failure.code.number(),
         message: failure.message.clone(),
     };
-    let mut output = error_output(&error)?;
+    let mut output = written(&error)?;
     output.note = Some(failure.message);
     Ok(output)
 }

@@ -232,6 +232,10 @@ pub const TIER: Flag = Flag::one("tier", "NAME", "How guest instructions run, bo
 /// `--bug`.
 pub const BUG: Flag = Flag::one("bug", "N", "Only bug number N, counted from 1").default("all bugs");
 
+/// `--profile`.
+pub const PROFILE: Flag =
+    Flag::one("profile", "FILE", "Profile whose values stand in for flags that are not given: its projection, or .ncl");
+
 /// Flags that every tool has.
 pub(crate) const COMMON: &[Flag] = &[QUIET, HELP, VERSION, GENERATE];
 

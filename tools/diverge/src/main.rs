@@ -3,11 +3,11 @@
 
 use std::process::ExitCode as ProcessCode;
 
+use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_artifact::schema::ScheduleDocument;
-use chaoscontrol_artifact::{ExitCode, MediaType, document};
 use chaoscontrol_cli::{
-    ALLOW_UNFAITHFUL_KVM, BUG, Context, FROM, Failure, FailureExt, Failures, Flag, INPUT, Output, PIN_CORE, SEED,
-    STORE, Tool, WATCHDOG, descriptor_before, read_input, stores_read, tool_main,
+    ALLOW_UNFAITHFUL_KVM, BUG, Context, FROM, Failure, Failures, Flag, INPUT, Output, PIN_CORE, SEED, STORE, Tool,
+    WATCHDOG, descriptor_before, read_document, stores_checked, tool_main,
 };
 use chaoscontrol_explore::machines::Host;
 use chaoscontrol_explore::stages::diverge::{DivergeOptions, diverge};
@@ -56,13 +56,10 @@ fn main() -> ProcessCode {
 
 fn run(context: &Context) -> Failures<Output> {
     let arguments = &context.arguments;
-    let descriptor = descriptor_before(context)?;
+    let store = stores_checked(context)?;
+    let descriptor = descriptor_before(context, &store)?;
     let schedule = match arguments.path("schedule") {
-        Some(path) => {
-            let bytes = read_input(&path, MediaType::Schedule.max_bytes())?;
-            let document: ScheduleDocument = document::decode_loose(&bytes).context(&path.display().to_string())?;
-            Some(document.schedule)
-        }
+        Some(path) => Some(read_document::<ScheduleDocument>(&store, &path)?.schedule),
         None => None,
     };
     let (allow_unfaithful, pin_core, watchdog_s) = arguments.kvm()?;
@@ -75,7 +72,7 @@ fn run(context: &Context) -> Failures<Output> {
         seed: arguments.number("seed")?.or(descriptor.number("seed")).unwrap_or(0),
         schedule,
     };
-    let store = stores_read(context)?;
+    store.release()?;
     let talk = |done: u64, total: u64, note: &str| context.progress.at(done, total, note);
     match diverge(&store, &descriptor, &options, &talk)? {
         Ok(same) => {

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use chaoscontrol_artifact::schema::{ScheduleDocument, WINDOW_MAX};
-use chaoscontrol_artifact::{MediaType, StageResult, document};
-use chaoscontrol_cli::{Failure, FailureExt, Failures, Flag, Stage, read_input};
+use chaoscontrol_artifact::StageResult;
+use chaoscontrol_artifact::schema::{CampaignProfile, Link, ProfileDocument, ScheduleDocument, WINDOW_MAX};
+use chaoscontrol_cli::{Failure, Failures, Flag, Stage, read_document, read_profile};
 use chaoscontrol_explore::Shard;
 use chaoscontrol_explore::machines::{Host, choose_tier};
 use chaoscontrol_explore::stages::explore::{ExploreOptions, HORIZON_NS_MAX, explore};
@@ -49,32 +49,43 @@ fn shard(text: Option<String>) -> Failures<Shard> {
     parsed.map_err(|why| Failure::usage(format!("--shard: {why}")))
 }
 
-/// Runs `rounds` rounds as the arguments say.
-pub fn run(stage: &Stage, rounds: u64) -> Failures<StageResult> {
+/// Most rounds of one call.
+const ROUNDS_MAX: u64 = 1 << 40;
+
+/// Runs rounds as the arguments say, and where they do not, the profile. `rounds` is how many a tool with `--rounds` runs when
+/// nothing says it; a tool without runs one.
+pub fn run(stage: &Stage, rounds: Option<u64>) -> Failures<StageResult> {
     let arguments = &stage.context.arguments;
     choose_tier(arguments.text("tier")?.as_deref());
+    let document = arguments.path("profile").map(|path| read_profile(stage.store, &path)).transpose()?;
+    let profile = document.as_ref().map(campaign).transpose()?;
     let within = |name: &str, max: u64| -> Failures<Option<u64>> {
         arguments.is_set(name).then(|| arguments.number_within(name, 1, max, 1)).transpose()
     };
     let (allow_unfaithful, pin_core, watchdog_s) = arguments.kvm()?;
     let engine = arguments.text("engine")?;
+    let of_profile = |value: fn(&CampaignProfile) -> Option<u64>| profile.and_then(value);
+    let default_rounds = of_profile(|profile| Some(profile.rounds.into())).or(rounds).unwrap_or(1);
     let options = ExploreOptions {
         host: Host::from_flags(engine.as_deref(), allow_unfaithful, pin_core, watchdog_s).map_err(Failure::usage)?,
-        rounds,
-        branches: arguments.number_within("branches", 1, 1 << 40, 64)?,
+        rounds: if rounds.is_some() { within("rounds", ROUNDS_MAX)?.unwrap_or(default_rounds) } else { 1 },
         shard: shard(arguments.text("shard")?)?,
+        branches: within("branches", 1 << 40)?.or(of_profile(|profile| Some(profile.branches.into()))).unwrap_or(64),
         jobs: stage.context.jobs()?,
-        seed: stage.seed()?,
-        horizon_ns: within("horizon-ns", HORIZON_NS_MAX)?,
-        window: within("window", u64::from(WINDOW_MAX))?.map(|window| window as u32),
-        instructions: arguments.number("instructions")?,
-        bugs: within("stop-after-bugs", u64::from(u32::MAX))?.map(|bugs| bugs as u32),
+        seed: match of_profile(|profile| profile.seed.map(|seed| seed.0)) {
+            Some(seed) if !arguments.is_set("seed") => seed,
+            _ => stage.seed()?,
+        },
+        horizon_ns: within("horizon-ns", HORIZON_NS_MAX)?.or(of_profile(|profile| Some(profile.horizon_ns.0))),
+        window: within("window", u64::from(WINDOW_MAX))?
+            .or(of_profile(|profile| Some(profile.window.into())))
+            .map(|window| window as u32),
+        instructions: arguments.number("instructions")?.or(of_profile(|profile| profile.instructions.map(|n| n.0))),
+        bugs: within("stop-after-bugs", u64::from(u32::MAX))?
+            .or(of_profile(|profile| profile.stop_after_bugs.map(u64::from)))
+            .map(|bugs| bugs as u32),
         schedule: match arguments.path("schedule") {
-            Some(path) => {
-                let bytes = read_input(&path, MediaType::Schedule.max_bytes())?;
-                let document: ScheduleDocument = document::decode_loose(&bytes).context(&path.display().to_string())?;
-                Some(document.schedule)
-            }
+            Some(path) => Some(read_document::<ScheduleDocument>(stage.store, &path)?.schedule),
             None => None,
         },
     };
@@ -83,12 +94,22 @@ pub fn run(stage: &Stage, rounds: u64) -> Failures<StageResult> {
     let go_on = || limit.is_none_or(|limit| started.elapsed() < limit);
     let progress = &stage.context.progress;
     let talk = |done: u64, total: u64, note: &str| progress.at(done, total, note);
-    let (result, total) = explore(stage.store, stage.before()?, &options, &go_on, &talk)?;
+    let (mut result, total) = explore(stage.store, stage.before()?, &options, &go_on, &talk)?;
     let found = match total.bugs {
         0 => "no bug found; more branches go on from this descriptor".to_owned(),
         1 => "1 bug found".to_owned(),
         bugs => format!("{bugs} bugs found"),
     };
     progress.say(&format!("{} branches, {} edges: {found}", total.branches.0, total.edges));
+    if let Some(document) = document {
+        result.inputs.push(Link::new("profile", stage.store.publish(&document)?));
+    }
     Ok(result)
+}
+
+fn campaign(profile: &ProfileDocument) -> Failures<&CampaignProfile> {
+    profile.values.campaign().ok_or_else(|| {
+        let kind = profile.values.kind();
+        Failure::input(format!("--profile: a {kind} profile describes no campaign; campaign and workload profiles do"))
+    })
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode as ProcessCode;
 use chaos_explore_round::{BRANCHES, BUGS, HORIZON, INSTRUCTIONS, SCHEDULE, SHARD, TIME, WINDOW, run};
 use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_cli::{
-    ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, INPUT, JOBS, PIN_CORE, SEED, STORE, TIER, Tool, WATCHDOG, stage_main,
+    ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, INPUT, JOBS, PIN_CORE, PROFILE, SEED, STORE, TIER, Tool, WATCHDOG, stage_main,
 };
 
 static TOOL: Tool = Tool {
@@ -25,6 +25,7 @@ static TOOL: Tool = Tool {
         JOBS,
         TIER,
         SEED,
+        PROFILE,
         HORIZON,
         SCHEDULE,
         BUGS,
@@ -51,5 +52,5 @@ static TOOL: Tool = Tool {
 };
 
 fn main() -> ProcessCode {
-    stage_main(&TOOL, |stage| run(stage, 1))
+    stage_main(&TOOL, |stage| run(stage, None))
 }

@@ -6,7 +6,8 @@ use std::process::ExitCode as ProcessCode;
 use chaos_explore_round::{BRANCHES, BUGS, HORIZON, INSTRUCTIONS, SCHEDULE, TIME, WINDOW, run};
 use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_cli::{
-    ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, Flag, INPUT, JOBS, PIN_CORE, SEED, STORE, TIER, Tool, WATCHDOG, stage_main,
+    ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, Flag, INPUT, JOBS, PIN_CORE, PROFILE, SEED, STORE, TIER, Tool, WATCHDOG,
+    stage_main,
 };
 
 static TOOL: Tool = Tool {
@@ -25,6 +26,7 @@ static TOOL: Tool = Tool {
         JOBS,
         TIER,
         SEED,
+        PROFILE,
         HORIZON,
         SCHEDULE,
         BUGS,
@@ -51,8 +53,5 @@ static TOOL: Tool = Tool {
 };
 
 fn main() -> ProcessCode {
-    stage_main(&TOOL, |stage| {
-        let rounds = stage.context.arguments.number_within("rounds", 1, 1 << 40, 10)?;
-        run(stage, rounds)
-    })
+    stage_main(&TOOL, |stage| run(stage, Some(10)))
 }

@@ -4,11 +4,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode as ProcessCode;
 
-use chaoscontrol_artifact::schema::{Handoff, read_handoff};
+use chaoscontrol_artifact::schema::Handoff;
 use chaoscontrol_artifact::{ExitCode, MediaType, StageResult};
 use chaoscontrol_cli::{
-    Context, FROM, Failure, FailureExt, Failures, Flag, INPUT, Output, Positional, STORE, Stage, Tool, read_input,
-    stage_main, stores_read, tool_main,
+    Context, FROM, Failure, FailureExt, Failures, Flag, INPUT, Output, Positional, STORE, Stage, Tool, admit,
+    read_input, stage_main, stores_checked, tool_main,
 };
 use chaoscontrol_evidence::{check, derive};
 
@@ -59,15 +59,16 @@ fn check_receipt(context: &Context) -> Failures<Output> {
     let path = given.or_else(|| context.arguments.path("in")).unwrap_or_else(|| PathBuf::from("-"));
     let bytes = read_input(&path, MediaType::Descriptor.max_bytes())?;
     let name = path.display().to_string();
-    let descriptor = match read_handoff(&bytes).context(&name)? {
+    let store = stores_checked(context)?;
+    let descriptor = match admit(&store, &name, &bytes)? {
         Handoff::Descriptor(descriptor) => descriptor,
         Handoff::Error(error) => {
             let what = format!("{name}: not a receipt: stage {} failed: {}", error.stage, error.message);
             return Err(Failure::input(what));
         }
     };
-    let store = stores_read(context)?;
     let checked = check(&store, &descriptor).context(&name)?;
+    store.release()?;
     let line =
         format!("receipt holds: {} stages, {} objects, {} pages\n", checked.stages, checked.objects, checked.pages);
     Ok(Output::new(line.into_bytes()))

@@ -86,6 +86,8 @@ media_types! {
     Assertions, "assertions", Json, 64 * MIB;
     /// What the host was; never covered by another digest.
     Environment, "environment", Json, 64 * KIB;
+    /// A profile's projection.
+    Profile, "profile", Json, 4 * MIB;
     /// A kernel image.
     Kernel, "kernel", Raw, GIB;
     /// An initrd.
@@ -217,14 +219,19 @@ pub fn encode<D: Document>(document: &D) -> Result<Vec<u8>, DocumentError> {
     Ok(bytes)
 }
 
-/// The document in canonical bytes, checked.
+/// The document in canonical bytes, checked. Writing it again gives the same bytes: a document has one spelling.
 pub fn decode<D: Document>(bytes: &[u8]) -> Result<D, DocumentError> {
     let schema = D::MEDIA.schema();
     check_size(D::MEDIA, bytes.len() as u64)?;
     let document: D = match D::MEDIA.encoding() {
         Encoding::Json => {
-            let value = json::from_canonical(bytes).map_err(|source| DocumentError::Json { schema, source })?;
-            decode_json::<D>(value)?
+            let wrong = |source| DocumentError::Json { schema, source };
+            let document = decode_json::<D>(json::from_canonical(bytes).map_err(wrong)?)?;
+            let again = encode_json(&document).map_err(wrong)?;
+            match json::first_difference(bytes, &again) {
+                Some(offset) => return Err(wrong(JsonError::NotCanonical { offset })),
+                None => document,
+            }
         }
         Encoding::Cbor | Encoding::Raw => decode_cbor::<D>(bytes)?,
     };
@@ -232,11 +239,14 @@ pub fn decode<D: Document>(bytes: &[u8]) -> Result<D, DocumentError> {
     Ok(document)
 }
 
-/// A JSON document written by hand: any white space and key order, everything else as [`decode`].
+/// A JSON document written by hand: any white space, key order and order of faults, everything else as [`decode`].
 pub fn decode_loose<D: Document>(bytes: &[u8]) -> Result<D, DocumentError> {
     let schema = D::MEDIA.schema();
     check_size(D::MEDIA, bytes.len() as u64)?;
-    decode(&canonical(schema, bytes)?)
+    let value = json::from_canonical(&canonical(schema, bytes)?);
+    let document = decode_json::<D>(value.map_err(|source| DocumentError::Json { schema, source })?)?;
+    document.check().map_err(|rule| DocumentError::Rule { schema, rule })?;
+    Ok(document)
 }
 
 /// The canonical bytes of a JSON document written by hand, of which nothing else is checked.
@@ -391,6 +401,7 @@ pub fn check(media: MediaType, bytes: &[u8]) -> Result<(), DocumentError> {
         MediaType::Verdict => decode::<Verdict>(bytes).map(drop),
         MediaType::Assertions => decode::<Assertions>(bytes).map(drop),
         MediaType::Environment => decode::<Environment>(bytes).map(drop),
+        MediaType::Profile => decode::<ProfileDocument>(bytes).map(drop),
         MediaType::Kernel | MediaType::Initrd | MediaType::Disk | MediaType::Console => Ok(()),
     }
 }

@@ -37,6 +37,12 @@ pub fn controls(text: &str) -> String {
     out
 }
 
+/// At most the first `max` bytes, cut between characters.
+pub fn clip(text: &str, max: usize) -> &str {
+    let end = (0..=max.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    &text[..end]
+}
+
 fn is_bidi(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
 }
@@ -52,6 +58,7 @@ mod tests {
         assert_eq!(terminal("a\x1b[2J\\\u{9b}é"), "a\\u{1b}[2J\\\\\\u{9b}é");
         assert_eq!(controls(&terminal("a\x1b\\")), "a\\u{1b}\\\\", "what is safe stays as it is");
         assert_eq!(controls("one\n\x1b[2Jtwo\\\u{202e}"), "one\n\\u{1b}[2Jtwo\\\\u{202e}");
+        assert_eq!((clip("aéz", 2), clip("aéz", 3), clip("aéz", 9)), ("a", "aé", "aéz"));
         assert_eq!(terminal_lines("one\r\n\x07two"), "one\n\\u{7}two");
     }
 }

@@ -18,6 +18,7 @@
 
 mod files;
 mod gc;
+mod guarded;
 mod pages;
 mod read;
 
@@ -31,11 +32,12 @@ pub use gc::{Collected, Roots};
 pub use pages::PageCounts;
 pub use read::{Listed, Verified};
 
+use crate::Digest;
+use crate::contract::{ContractError, Gate};
 use crate::document::{self, Document, DocumentError, Encoding, MediaType};
 use crate::exit_code::{CodedError, ExitCode};
 use crate::pack::PackIndex;
 use crate::schema::ObjectRef;
-use crate::{Digest, U64};
 
 /// What `format` says.
 const FORMAT: &str = "chaoscontrol store 1\n";
@@ -120,6 +122,9 @@ pub enum StoreError {
         /// Whom to wait for.
         by: &'static str,
     },
+    /// A document breaks its contract, or contracts cannot be checked.
+    #[error(transparent)]
+    Contract(#[from] ContractError),
     /// More `from/` links than are followed.
     #[error("{}: more than {FROM_MAX} stores are linked by `from/`", path.display())]
     TooManyStores {
@@ -143,6 +148,7 @@ impl CodedError for StoreError {
             Self::Io { action, source, .. } if is_full(source) || *action == files::WRITING => ExitCode::HostLacks,
             Self::Busy { .. } => ExitCode::HostLacks,
             Self::Encode(_) => ExitCode::Internal,
+            Self::Contract(error) => error.exit_code(),
             _ => ExitCode::BadInput,
         }
     }
@@ -159,6 +165,8 @@ pub struct Store {
     _lock: Option<File>,
     /// Where each page is, read from the packs when first asked for.
     index: OnceLock<Mutex<PackIndex>>,
+    /// What checks documents against their contracts; stages have one.
+    gate: Option<Mutex<Gate>>,
 }
 
 impl Store {
@@ -183,7 +191,7 @@ impl Store {
         for store in std::iter::once(root).chain(from.iter().map(PathBuf::as_path)) {
             files::follow(store, FORMAT, FROM_MAX, &mut readable)?;
         }
-        Ok(Self { root: root.to_owned(), readable, _lock: lock, index: OnceLock::new() })
+        Ok(Self { root: root.to_owned(), readable, _lock: lock, index: OnceLock::new(), gate: None })
     }
 
     /// The directory written to.
@@ -210,34 +218,54 @@ impl Store {
             return Err(StoreError::Mismatch { digest, what });
         }
         let bytes = self.read(reference)?;
-        document::decode(&bytes).map_err(|source| StoreError::Document { digest, source })
+        match document::decode(&bytes) {
+            Ok(document) => {
+                self.passed(reference, &bytes)?;
+                Ok(document)
+            }
+            Err(source) => {
+                let name = format!("{} {}", D::MEDIA.schema(), digest.short());
+                match self.explain(D::MEDIA, &name, &bytes) {
+                    Some(error) => Err(error.into()),
+                    None => Err(StoreError::Document { digest, source }),
+                }
+            }
+        }
     }
 
     /// Stores bytes that are already canonical for their type. Present and sound in any readable store, they are not written
     /// again.
     pub fn put(&self, media: MediaType, bytes: &[u8]) -> Result<ObjectRef, StoreError> {
-        let digest = Digest::of(bytes);
-        let reference = ObjectRef { digest, size_bytes: U64::from(bytes.len()), media_type: media };
-        if self.read(&reference).is_ok() {
-            return Ok(reference);
-        }
-        let compressed = media.encoding() != Encoding::Json;
-        let path = object_path(&self.root, &digest, compressed);
-        if compressed {
-            let shorter = zstd::bulk::compress(bytes, ZSTD_LEVEL).map_err(|source| StoreError::Io {
-                action: "compressing",
-                path: path.clone(),
-                source,
-            })?;
-            files::write_atomically(&self.root, &path, &shorter)?;
-        } else {
-            files::write_atomically(&self.root, &path, bytes)?;
-        }
+        let reference = guarded::reference(media, bytes);
+        self.hold_or_write(reference, bytes)?;
         Ok(reference)
+    }
+
+    fn write_object(&self, reference: &ObjectRef, bytes: &[u8]) -> Result<(), StoreError> {
+        if self.read_stored(reference).is_ok() {
+            return Ok(());
+        }
+        let compressed = reference.media_type.encoding() != Encoding::Json;
+        let path = object_path(&self.root, &reference.digest, compressed);
+        if !compressed {
+            return files::write_atomically(&self.root, &path, bytes);
+        }
+        let shorter = zstd::bulk::compress(bytes, ZSTD_LEVEL).map_err(|source| StoreError::Io {
+            action: "compressing",
+            path: path.clone(),
+            source,
+        })?;
+        files::write_atomically(&self.root, &path, &shorter)
     }
 
     /// Writes what the host was when the descriptor `of` was published. Under no digest; a later run replaces it.
     pub fn put_environment(&self, of: &Digest, bytes: &[u8]) -> Result<(), StoreError> {
+        let Some(mut gate) = self.gate() else { return self.write_environment(of, bytes) };
+        gate.write_environment(*of, &guarded::reference(MediaType::Environment, bytes), bytes);
+        Ok(())
+    }
+
+    fn write_environment(&self, of: &Digest, bytes: &[u8]) -> Result<(), StoreError> {
         files::write_atomically(&self.root, &self.root.join(format!("environment/{of}.json")), bytes)
     }
 

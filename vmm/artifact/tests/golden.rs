@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use chaoscontrol_artifact::document::{Document, Encoding, decode, encode};
 use chaoscontrol_artifact::schema::*;
 use chaoscontrol_artifact::{Bytes, Digest, MediaType, ObjectRef, U64};
-use chaoscontrol_fault::{Fault, FaultEvent, Ledger, Schedule};
+use chaoscontrol_fault::{Fault, FaultEvent, Ledger, Rejection, SPECS, Schedule, Spec};
 
 fn digest(name: &str) -> Digest {
     Digest::of(name.as_bytes())
@@ -29,7 +29,7 @@ fn schedule() -> Schedule {
     let at = |time_ns, fault| FaultEvent { time_ns, fault };
     Schedule::new(vec![
         at(812_000_000, Fault::NetworkPartition { vms: 1, duration_ns: 500_000_000 }),
-        at(1 << 60, Fault::ClockJump { vm: 2, jump_ns: -5 }),
+        at(4_900_000_000, Fault::ClockJump { vm: 2, jump_ns: -5 }),
     ])
     .unwrap()
 }
@@ -126,6 +126,8 @@ fn trace() -> TraceDocument {
 }
 
 fn receipt() -> Descriptor {
+    let mut artifacts = [MediaType::Snapshot, MediaType::Kernel, MediaType::Descriptor].map(reference);
+    artifacts.sort();
     Descriptor {
         stage: "receipt".into(),
         tool: tool(),
@@ -149,7 +151,7 @@ fn receipt() -> Descriptor {
                 tool: tool(),
                 parameters: Parameters::new(),
             }],
-            artifacts: vec![reference(MediaType::Snapshot)],
+            artifacts: artifacts.to_vec(),
         }),
     }
 }
@@ -191,6 +193,116 @@ fn reproduction() -> Reproduction {
     }
 }
 
+fn on_kvm() -> Environment {
+    let mode = |name: &str, why_not: Option<&str>| KvmMode {
+        name: name.into(),
+        works: why_not.is_none(),
+        why_not: why_not.map(str::to_owned),
+        leaks: vec!["the TSC".into()],
+    };
+    let kvm = KvmReport {
+        present: true,
+        faithful: false,
+        reasons: vec!["kernel code is emulated".into()],
+        ring0_emulated: true,
+        cpuid_filtered: true,
+        rdtsc_reachable: false,
+        rdrand_reachable: true,
+        missing_features: vec!["cx16".into()],
+        single_step: true,
+        halt_seen_in_step: false,
+        host_page_tables_seen: true,
+        tsc_scaling: false,
+        pmu: false,
+        pmu_why_not: Some("not permitted".into()),
+        modes: vec![mode("kvm", None), mode("kvm-pmu", Some("no PMU"))],
+    };
+    Environment { kvm: Some(kvm), engine: "kvm".into(), ..environment() }
+}
+
+fn environment() -> Environment {
+    Environment {
+        tool: tool(),
+        executable: Some(digest("executable")),
+        cores: 2,
+        platform: "x86_64-linux".into(),
+        engine: "exact".into(),
+        kvm: None,
+        started_ns: U64(1_796_000_000_000_000_000),
+        wall_ns: U64(5_000_000_000),
+        jobs: 2,
+    }
+}
+
+/// One fault of each kind, each with the smallest values that are allowed.
+fn every_kind() -> Schedule {
+    let smallest = |spec: &Spec| {
+        let values: Vec<i128> = spec.parameters.iter().map(|parameter| parameter.domain.min).collect();
+        FaultEvent { time_ns: 1, fault: Fault::from_values(spec.kind, &values).unwrap() }
+    };
+    Schedule::new(SPECS.iter().map(smallest).collect()).unwrap()
+}
+
+/// A branch whose first fault could not be applied, and whose second one the machine refused.
+fn rejected() -> BranchRecord {
+    let mut ledger = Ledger::new(&schedule());
+    ledger.reject(0, Rejection::VmDown);
+    ledger.fail(1, "the disk was read before".into());
+    BranchRecord { ledger, ..record() }
+}
+
+fn vm_profile() -> VmProfile {
+    VmProfile {
+        vms: 3,
+        memory_mib: 64,
+        append: "raft_bug=double_vote".into(),
+        append_vm: vec!["first=1".into()],
+        disks_mib: vec![16],
+        flush: true,
+        seed: U64(42),
+        latency_ns: U64(1_000_000),
+        jitter_ns: U64(0),
+        firmware: "acpi".into(),
+        ns_per_instruction: 10,
+        setup_limit_ns: U64(120_000_000_000),
+    }
+}
+
+fn campaign_profile() -> CampaignProfile {
+    CampaignProfile {
+        seed: Some(U64(7)),
+        rounds: 32,
+        branches: 256,
+        horizon_ns: U64(5_000_000_000),
+        window: 16,
+        stop_after_bugs: Some(1),
+        instructions: None,
+    }
+}
+
+fn workload() -> WorkloadProfile {
+    WorkloadProfile {
+        name: "raft".into(),
+        about: "three nodes".into(),
+        initrd: "raft".into(),
+        vm: ProfileValues::VmRun(vm_profile()),
+        campaign: ProfileValues::Campaign(campaign_profile()),
+        expect: Class::SnapshotBackedReproduced,
+    }
+}
+
+fn profile(values: ProfileValues) -> ProfileDocument {
+    let source = |name: &str| ProfileSource { name: name.into(), digest: digest(name) };
+    ProfileDocument {
+        source: source("raft.ncl"),
+        imports: vec![source("lib/raft.ncl"), source("lib/units.ncl")],
+        contracts: digest("contracts"),
+        evaluator: "nickel-lang-core 0.19.0".into(),
+        projection: values.digest().unwrap(),
+        values,
+    }
+}
+
 fn assertions() -> Assertions {
     Assertions {
         assertions: vec![AssertionSummary {
@@ -205,10 +317,12 @@ fn assertions() -> Assertions {
     }
 }
 
-fn held<D: Document + PartialEq + Debug>(document: D) {
+/// Good documents stand where the contracts' tests find them too.
+fn held<D: Document + PartialEq + Debug>(name: &str, document: D) {
     let bytes = encode(&document).unwrap();
     let ending = if D::MEDIA.encoding() == Encoding::Json { "json" } else { "cbor.hex" };
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{}.{ending}", D::MEDIA.schema()));
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../contracts/tests/good").join(D::MEDIA.schema());
+    let path = folder.join(format!("{name}.{ending}"));
     // CBOR is kept as hexadecimal text, so that a change can be read.
     let text = if ending == "json" {
         String::from_utf8(bytes.clone()).unwrap()
@@ -216,6 +330,7 @@ fn held<D: Document + PartialEq + Debug>(document: D) {
         bytes.chunks(32).map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n").collect()
     };
     if std::env::var("CHAOS_GOLDEN").is_ok_and(|value| value == "write") {
+        std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(&path, &text).unwrap();
     }
     let golden = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -242,54 +357,98 @@ fn other_versions_and_kinds_are_refused<D: Document + Debug>(bytes: &[u8]) {
 
 #[test]
 fn the_bytes_of_every_document_are_held() {
-    held(receipt());
-    held(ErrorDescriptor { stage: "boot".into(), tool: tool(), exit_code: 5, message: "vm 0: no init".into() });
-    held(run());
-    held(ScheduleDocument { schedule: schedule() });
-    held(SnapshotManifest {
-        run: reference(MediaType::Run),
-        cluster_ns: U64(1 << 40),
-        vms: 3,
-        state: Bytes(vec![0xa0]),
-        pages: SnapshotManifest::pages_of(&[digest("page 1"), digest("page 2")].into()),
-    });
-    held(corpus());
-    held(CoverageMap { slots: Bytes(vec![0, 3, 0, 128]), edges: 2, collisions: 0 });
-    held(trace());
-    held(Bug { violation: violation(), branch: U64(12), record: record() });
-    held(MinimizedBug {
-        bug: reference(MediaType::Bug),
-        violation: violation(),
-        record: record(),
-        original_faults: 7,
-        attempts: 40,
-        one_minimal: true,
-    });
-    held(reproduction());
-    held(Verdict {
-        class: Class::SnapshotBackedReproduced,
-        status: Status::Accepted,
-        bugs: vec![BugVerdict {
-            bug: reference(MediaType::MinimizedBug),
-            identity: violation().identity,
-            reproduction: Some(reference(MediaType::Reproduction)),
+    held("whole", receipt());
+    held(
+        "whole",
+        ErrorDescriptor { stage: "boot".into(), tool: tool(), exit_code: 5, message: "vm 0: no init".into() },
+    );
+    held("whole", run());
+    held("whole", ScheduleDocument { schedule: schedule() });
+    held(
+        "whole",
+        SnapshotManifest {
+            run: reference(MediaType::Run),
+            cluster_ns: U64(1 << 40),
+            vms: 3,
+            state: Bytes(vec![0xa0]),
+            pages: SnapshotManifest::pages_of(&[digest("page 1"), digest("page 2")].into()),
+        },
+    );
+    held("whole", corpus());
+    held("whole", CoverageMap { slots: Bytes(vec![0, 3, 0, 128]), edges: 2, collisions: 0 });
+    held("whole", trace());
+    held("whole", Bug { violation: violation(), branch: U64(12), record: record() });
+    held(
+        "whole",
+        MinimizedBug {
+            bug: reference(MediaType::Bug),
+            violation: violation(),
+            record: record(),
+            original_faults: 7,
+            attempts: 40,
+            one_minimal: true,
+        },
+    );
+    held("whole", reproduction());
+    held(
+        "whole",
+        Verdict {
             class: Class::SnapshotBackedReproduced,
-        }],
-        corpus: Some(reference(MediaType::Corpus)),
-        gaps: vec!["a leader was replaced".into()],
-    });
-    held(assertions());
-    held(Environment {
-        tool: tool(),
-        executable: Some(digest("executable")),
-        cores: 2,
-        platform: "x86_64-linux".into(),
-        engine: "exact".into(),
-        kvm: None,
-        started_ns: U64(1_796_000_000_000_000_000),
-        wall_ns: U64(5_000_000_000),
-        jobs: 2,
-    });
+            status: Status::Accepted,
+            bugs: vec![BugVerdict {
+                bug: reference(MediaType::MinimizedBug),
+                identity: violation().identity,
+                reproduction: Some(reference(MediaType::Reproduction)),
+                class: Class::SnapshotBackedReproduced,
+            }],
+            corpus: Some(reference(MediaType::Corpus)),
+            gaps: vec!["a leader was replaced".into()],
+        },
+    );
+    held("whole", assertions());
+    held("whole", environment());
+    held("whole", profile(ProfileValues::Workload(Box::new(workload()))));
+}
+
+/// The other shapes of documents that have several.
+#[test]
+fn the_bytes_of_other_shapes_are_held() {
+    held("stage", Descriptor { stage: "boot".into(), inputs: Vec::new(), receipt: None, ..receipt() });
+    held("bare", RunConfiguration { initrd: None, append_vm: Vec::new(), disks: Vec::new(), ..run() });
+    held("on-kvm", on_kvm());
+    let claimed = receipt().receipt.map(|receipt| Receipt { claims: vec!["kvm: the TSC".into()], ..receipt });
+    held("claims", Descriptor { receipt: claimed, ..receipt() });
+    held("empty", ScheduleDocument::default());
+    held("every-kind", ScheduleDocument { schedule: every_kind() });
+    held(
+        "without-snapshot",
+        Bug {
+            violation: violation(),
+            branch: U64(0),
+            record: BranchRecord {
+                snapshot: None,
+                schedule: Schedule::default(),
+                ledger: Ledger::default(),
+                ..record()
+            },
+        },
+    );
+    held("rejected", Bug { violation: violation(), branch: U64(0), record: rejected() });
+    let nothing_ran = || Reproduction { violation: None, trace: None, consoles: Vec::new(), ..reproduction() };
+    held("reproduced", Reproduction { outcome: Outcome::Reproduced, start: Start::Snapshot, ..reproduction() });
+    held("missing", Reproduction { outcome: Outcome::MissingSnapshotRef, ..nothing_ran() });
+    held("invalid", Reproduction { outcome: Outcome::InvalidSnapshotDigest("damaged".into()), ..nothing_ran() });
+    held("error", Reproduction { outcome: Outcome::Error("no room".into()), ..nothing_ran() });
+    let (class, status) = (Class::NoBugFound, Status::RawLogOnly);
+    held("nothing-found", Verdict { class, status, bugs: Vec::new(), corpus: None, gaps: Vec::new() });
+    held("empty", Assertions::default());
+    held("vm-run", profile(ProfileValues::VmRun(vm_profile())));
+    held("campaign", profile(ProfileValues::Campaign(campaign_profile())));
+    let (vms, horizon_ns) = (3, U64(5_000_000_000));
+    held(
+        "fault-schedule",
+        profile(ProfileValues::FaultSchedule(FaultScheduleProfile { vms, horizon_ns, schedule: schedule() })),
+    );
 }
 
 #[test]
@@ -301,7 +460,7 @@ fn rules_that_types_do_not_state_are_kept() {
     refused(&Corpus { window: 0, ..corpus() }, "window is 0");
     refused(&Corpus { planned: vec![planned(1)], ..corpus() }, "planned must hold the 2 branches from 1 on");
     refused(&Corpus { planned: vec![planned(2), planned(1)], ..corpus() }, "planned must hold");
-    refused(&Corpus { snapshot: reference(MediaType::Bug), ..corpus() }, "a bug stands where a snapshot must");
+    refused(&Corpus { snapshot: reference(MediaType::Bug), ..corpus() }, "snapshot is a bug, it must be a snapshot");
     let error = encode(&CoverageMap { slots: Bytes(vec![1]), edges: 0, collisions: 0 }).unwrap_err().to_string();
     assert!(error.contains("edges is 0, but 1 slots"), "{error}");
     let error = encode(&RunConfiguration { vms: 33, ..run() }).unwrap_err().to_string();

@@ -38,7 +38,7 @@ fn files(root: &Path) -> Vec<PathBuf> {
 }
 
 fn tool() -> ToolIdentity {
-    ToolIdentity { name: "test".into(), version: "1".into(), source: Digest::of(b"source") }
+    ToolIdentity { name: "test".into(), version: "1.0.0".into(), source: Digest::of(b"source") }
 }
 
 fn descriptor(outputs: Vec<Link>) -> Descriptor {

@@ -159,13 +159,12 @@ fn first_difference(receipt: &Receipt, again: &Receipt) -> &'static str {
 
 /// Reads one artifact to its last page. Gives the number of pages.
 fn check_artifact(store: &Store, artifact: &ObjectRef) -> Result<u64, EvidenceError> {
-    let bytes = store.read(artifact)?;
-    let digest = artifact.digest;
-    let wrong = |source| EvidenceError::Store(chaoscontrol_artifact::StoreError::Document { digest, source });
-    document::check(artifact.media_type, &bytes).map_err(wrong)?;
+    let bytes = store.audit(artifact)?;
     if artifact.media_type != MediaType::Snapshot {
         return Ok(0);
     }
+    let digest = artifact.digest;
+    let wrong = |source| EvidenceError::Store(chaoscontrol_artifact::StoreError::Document { digest, source });
     let manifest: SnapshotManifest = document::decode(&bytes).map_err(wrong)?;
     let mut pages = 0;
     store.read_pages(manifest.page_digests(), |_, _| pages += 1)?;

@@ -7,8 +7,8 @@ use chaoscontrol_artifact::document::decode;
 use chaoscontrol_artifact::escape::{controls, terminal, terminal_lines};
 use chaoscontrol_artifact::schema::{
     Assertions, BranchRecord, Bug, Corpus, CoverageMap, Descriptor, Environment, ErrorDescriptor, MinimizedBug,
-    Outcome, Parameter, Reproduction, RunConfiguration, ScheduleDocument, SnapshotManifest, Start, TraceDocument,
-    Verdict, Violation,
+    Outcome, Parameter, ProfileDocument, Reproduction, RunConfiguration, ScheduleDocument, SnapshotManifest, Start,
+    TraceDocument, Verdict, Violation,
 };
 use chaoscontrol_artifact::{MediaType, ObjectRef, Store};
 use chaoscontrol_fault::{Applicability, Application, FaultEvent, LedgerEntry, Role, Schedule};
@@ -45,6 +45,7 @@ pub fn contents(out: &mut String, store: &Store, media: MediaType, bytes: &[u8])
         MediaType::Verdict => verdict(out, &decode(bytes)?),
         MediaType::Assertions => assertions(out, &decode(bytes)?),
         MediaType::Environment => environment(out, &decode(bytes)?),
+        MediaType::Profile => profile(out, &decode(bytes)?)?,
         MediaType::Console => {
             out.push_str(&terminal_lines(&String::from_utf8_lossy(bytes)));
             out.push('\n');
@@ -69,6 +70,15 @@ fn environment(out: &mut String, environment: &Environment) {
         let _ = writeln!(out, "executable {executable}");
     }
     let _ = writeln!(out, "ran for {}", seconds(environment.wall_ns.0));
+}
+
+/// A profile: where it comes from, and its values as JSON.
+fn profile(out: &mut String, profile: &ProfileDocument) -> Result<(), EvidenceError> {
+    let ProfileDocument { source, values, .. } = profile;
+    let _ = writeln!(out, "  {} {} ({})", values.kind(), terminal(&source.name), source.digest.short());
+    let shown = serde_json::to_string(values).map_err(|error| EvidenceError::Input(error.to_string()))?;
+    let _ = writeln!(out, "  {}", terminal(&shown));
+    Ok(())
 }
 
 /// Nanoseconds as seconds, to the nanosecond, trailing zeros left out.

@@ -10,18 +10,6 @@ use chaoscontrol_artifact::{ExitCode, MediaType, ObjectRef, StageResult, Store};
 use crate::chain::Step;
 use crate::error::EvidenceError;
 
-/// Classes from best to worst: the class of a chain is that of its worst bug.
-const SEVERITY: [Class; 8] = [
-    Class::NoBugFound,
-    Class::SnapshotBackedReproduced,
-    Class::ScheduleOnlyReplayGap,
-    Class::MissingSnapshotRef,
-    Class::MissingSnapshotArtifact,
-    Class::InvalidSnapshotDigest,
-    Class::ReplayError,
-    Class::SnapshotBackedNotReproduced,
-];
-
 /// Judges the chain that ends with `previous` and publishes the verdict. `required` is the class that must hold: any other
 /// one ends with its own code, the verdict is written all the same.
 pub fn judge(
@@ -37,7 +25,7 @@ pub fn judge(
         Some(corpus) => gaps(store, corpus)?,
         None => Vec::new(),
     };
-    let class = bugs.iter().map(|(bug, _)| bug.class).max_by_key(|class| severity(*class)).unwrap_or(Class::NoBugFound);
+    let class = bugs.iter().map(|(bug, _)| bug.class).max_by_key(|class| class.severity()).unwrap_or(Class::NoBugFound);
     let minimal: Vec<(Class, bool)> = bugs.iter().map(|(bug, minimal)| (bug.class, *minimal)).collect();
     let status = status_of(&minimal, corpus.is_some());
     let bugs = bugs.into_iter().map(|(bug, _)| bug).collect();
@@ -57,10 +45,6 @@ pub fn judge(
         }
     }
     Ok(result)
-}
-
-fn severity(class: Class) -> usize {
-    SEVERITY.iter().position(|known| *known == class).unwrap_or(SEVERITY.len())
 }
 
 /// What the evidence is worth, from each bug's class and whether its schedule is minimal, and whether anything was explored.

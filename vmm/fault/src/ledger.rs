@@ -36,7 +36,7 @@ pub enum Applicability {
 
 /// The application stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Application {
     /// Nothing was tried (not reached, or rejected).
     #[default]
@@ -56,6 +56,7 @@ pub enum Application {
 
 /// What became of one fault. Being listed is the first stage: selected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LedgerEntry {
     /// The fault.
     pub event: FaultEvent,
@@ -171,7 +172,9 @@ mod decimal {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
         let text = String::deserialize(deserializer)?;
-        text.parse().map_err(|_| serde::de::Error::custom(format!("{text:?} is not a decimal integer")))
+        // One spelling only: no sign, no leading zero.
+        let number = text.parse().ok().filter(|number: &u64| number.to_string() == text);
+        number.ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not a decimal integer")))
     }
 }
 

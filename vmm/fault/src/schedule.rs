@@ -156,11 +156,10 @@ impl FaultEvent {
             });
         }
         self.check_links(event, shape)?;
-        if let Fault::ClockSkew { numerator, denominator, .. } = self.fault {
-            let (high, low) = (u64::from(numerator.max(denominator)), u64::from(numerator.min(denominator)));
-            if high > 10 * low {
-                return Err(ScheduleError::SkewRatio { event, numerator, denominator });
-            }
+        if let Fault::ClockSkew { numerator, denominator, .. } = self.fault
+            && !is_skew(numerator, denominator)
+        {
+            return Err(ScheduleError::SkewRatio { event, numerator, denominator });
         }
         Ok(())
     }
@@ -178,6 +177,12 @@ impl FaultEvent {
         }
         Ok(())
     }
+}
+
+/// Whether a ratio of clocks lies between 1/10 and 10.
+pub(crate) fn is_skew(numerator: u32, denominator: u32) -> bool {
+    let (high, low) = (u64::from(numerator.max(denominator)), u64::from(numerator.min(denominator)));
+    high <= 10 * low
 }
 
 /// A sorted, bounded list of faults.

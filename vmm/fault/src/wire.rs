@@ -11,6 +11,7 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::schedule::is_skew;
 use crate::{Fault, FaultEvent, FaultKind, SPECS, Width};
 
 impl Serialize for FaultEvent {
@@ -113,6 +114,11 @@ fn event_from_fields<E: Error>(fields: &BTreeMap<String, Scalar>) -> Result<Faul
         values.push(value);
     }
     let fault = Fault::from_values(kind, &values).ok_or_else(|| E::custom("a value does not fit its type"))?;
+    if let Fault::ClockSkew { numerator, denominator, .. } = fault
+        && !is_skew(numerator, denominator)
+    {
+        return Err(E::custom(format!("clock_skew ratio {numerator}/{denominator} must lie between 1/10 and 10")));
+    }
     Ok(FaultEvent { time_ns, fault })
 }
 

@@ -3,12 +3,22 @@
 
 use std::collections::BTreeMap;
 
-use chaoscontrol_fault::{Ledger, Schedule};
+use chaoscontrol_fault::{Applicability, Application, Ledger, LedgerEntry, MAX_EVENTS, MAX_VMS, Schedule};
 use serde::{Deserialize, Serialize};
 
-use super::ObjectRef;
+use super::{ObjectRef, rule};
 use crate::document::{Document, MediaType};
 use crate::{Digest, U64};
+
+/// Longest branch: a day of cluster time.
+pub const HORIZON_NS_MAX: u64 = 86_400_000_000_000;
+/// Facts of one violation.
+const FACTS_MAX: usize = 256;
+/// Branches that minimizing may state to have run.
+const ATTEMPTS_MAX: u32 = 1 << 21;
+/// What can be wrong.
+const KINDS: &[&str] =
+    &["assertion", "disagreement", "guest_panic", "workload_exited", "guest_shutdown", "oracle_limit"];
 
 /// What is wrong, as bugs are told apart: two violations of one property and kind are one bug.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -18,6 +28,12 @@ pub struct BugIdentity {
     pub kind: String,
     /// The property: the assertion's message, the namespace of the agreement, how the guest ended.
     pub property: String,
+}
+
+impl BugIdentity {
+    pub(crate) fn check(&self, field: &str) -> rule::Rule {
+        rule::one_of(&format!("{field}.kind"), &self.kind, KINDS)
+    }
 }
 
 /// One violation. Its texts come from a guest: escape them before showing.
@@ -38,6 +54,14 @@ pub struct Violation {
     pub facts: BTreeMap<String, String>,
 }
 
+impl Violation {
+    fn check(&self) -> rule::Rule {
+        self.identity.check("violation.identity")?;
+        rule::within("violation.vm", self.vm, 0, MAX_VMS - 1)?;
+        rule::at_most("violation.facts", self.facts.len(), FACTS_MAX)
+    }
+}
+
 /// How a branch ran: enough to run it again and to see whether the second run is the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,6 +69,7 @@ pub struct BranchRecord {
     /// What the cluster consists of.
     pub run: ObjectRef,
     /// What it forked from. None where there never was a snapshot.
+    #[serde(deserialize_with = "rule::present")]
     pub snapshot: Option<ObjectRef>,
     /// Seed of the branch's own random streams.
     pub seed: U64,
@@ -62,6 +87,30 @@ pub struct BranchRecord {
     pub cluster_ns: U64,
 }
 
+impl BranchRecord {
+    fn check(&self) -> rule::Rule {
+        rule::media("record.run", &self.run, &[MediaType::Run])?;
+        rule::media_of("record.snapshot", self.snapshot.as_ref(), MediaType::Snapshot)?;
+        rule::media("record.trace", &self.trace, &[MediaType::Trace])?;
+        rule::within("record.horizon_ns", self.horizon_ns.0, 1, HORIZON_NS_MAX)?;
+        if let Some(event) = self.schedule.events().iter().find(|event| event.time_ns >= self.horizon_ns.0) {
+            let (time, horizon) = (event.time_ns, self.horizon_ns);
+            return Err(format!("record.schedule has time_ns {time}, it must lie before the horizon of {horizon} ns"));
+        }
+        let entries = self.ledger.entries();
+        if !entries.iter().map(|entry| &entry.event).eq(self.schedule.events()) {
+            return Err("record.ledger must list the faults of the schedule, in its order".to_owned());
+        }
+        let fits = |entry: &LedgerEntry| {
+            (entry.applicability == Applicability::Applicable) == (entry.application != Application::None)
+        };
+        match entries.iter().find(|entry| !fits(entry)) {
+            Some(_) => Err("record.ledger has an application that does not fit its applicability".to_owned()),
+            None => Ok(()),
+        }
+    }
+}
+
 /// A violation and how it was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -76,6 +125,11 @@ pub struct Bug {
 
 impl Document for Bug {
     const MEDIA: MediaType = MediaType::Bug;
+
+    fn check(&self) -> Result<(), String> {
+        self.violation.check()?;
+        self.record.check()
+    }
 }
 
 /// A bug whose every fault is needed.
@@ -98,6 +152,14 @@ pub struct MinimizedBug {
 
 impl Document for MinimizedBug {
     const MEDIA: MediaType = MediaType::MinimizedBug;
+
+    fn check(&self) -> Result<(), String> {
+        rule::media("bug", &self.bug, &[MediaType::Bug, MediaType::MinimizedBug])?;
+        self.violation.check()?;
+        self.record.check()?;
+        rule::within("original_faults", self.original_faults, self.record.schedule.len() as u32, MAX_EVENTS as u32)?;
+        rule::within("attempts", self.attempts, 0, ATTEMPTS_MAX)
+    }
 }
 
 /// Where a reproduction began.
@@ -119,6 +181,7 @@ pub struct Divergence {
     /// Cluster time of that round's end.
     pub cluster_ns: U64,
     /// VM, where one can be named.
+    #[serde(deserialize_with = "rule::present")]
     pub vm: Option<u16>,
     /// What differs: `instructions`, `registers`, `frames`, `sdk`, `power`, `time`, `faults`, `length`, or `memory or disks`.
     pub what: String,
@@ -157,8 +220,10 @@ pub struct Reproduction {
     /// What came of it.
     pub outcome: Outcome,
     /// The violation that this run showed, if any.
+    #[serde(deserialize_with = "rule::present")]
     pub violation: Option<Violation>,
     /// Rolling hash of this run's trace, if it ran.
+    #[serde(deserialize_with = "rule::present")]
     pub trace: Option<Digest>,
     /// Console output of each VM, if it was asked for.
     pub consoles: Vec<ObjectRef>,
@@ -166,4 +231,25 @@ pub struct Reproduction {
 
 impl Document for Reproduction {
     const MEDIA: MediaType = MediaType::Reproduction;
+
+    fn check(&self) -> Result<(), String> {
+        rule::media("bug", &self.bug, &[MediaType::Bug, MediaType::MinimizedBug])?;
+        self.violation.as_ref().map_or(Ok(()), Violation::check)?;
+        rule::at_most("consoles", self.consoles.len(), usize::from(MAX_VMS))?;
+        self.consoles.iter().try_for_each(|console| rule::media("consoles", console, &[MediaType::Console]))?;
+        if let Outcome::Diverged(Divergence { vm: Some(vm), .. }) = self.outcome {
+            rule::within("outcome.diverged.vm", vm, 0, MAX_VMS - 1)?;
+        }
+        let (ran, shows) = (self.trace.is_some(), self.violation.is_some());
+        match self.outcome {
+            Outcome::Reproduced if !ran || !shows => {
+                Err("a bug that was reproduced has a trace and a violation".to_owned())
+            }
+            Outcome::Diverged(_) if !ran => Err("a run that diverged has a trace".to_owned()),
+            Outcome::MissingSnapshotRef | Outcome::MissingSnapshotArtifact if ran || shows => {
+                Err("without its snapshot nothing ran: trace and violation must be null".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
 }

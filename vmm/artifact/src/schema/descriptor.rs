@@ -5,16 +5,20 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ObjectRef, Receipt};
+use super::{ObjectRef, Receipt, rule};
 use crate::document::{self, Document, DocumentError, MediaType};
 use crate::exit_code::ExitCode;
 use crate::json::INTEGER_MAX;
 use crate::{Digest, U64};
 
-/// Parameters of one stage, and text in one of them: bounds against hostile descriptors.
-const PARAMETERS_MAX: usize = 256;
 /// Links of one descriptor.
 const LINKS_MAX: usize = 16_384;
+
+/// Texts of one list, and modes, of a report on KVM.
+const KVM_TEXTS_MAX: usize = 256;
+const KVM_MODES_MAX: usize = 16;
+/// Cores and worker threads that an environment may state.
+const THREADS_MAX: u32 = 65_536;
 
 /// Who wrote something: never a digest of an executable, which differs between builds of one source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -89,7 +93,7 @@ pub struct Descriptor {
     /// Objects written.
     pub outputs: Vec<Link>,
     /// Only in what `chaos-receipt` writes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "rule::not_null", skip_serializing_if = "Option::is_none")]
     pub receipt: Option<Receipt>,
 }
 
@@ -130,32 +134,12 @@ impl Document for Descriptor {
     const MEDIA: MediaType = MediaType::Descriptor;
 
     fn check(&self) -> Result<(), String> {
-        let name = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
-        if !name(&self.stage) {
-            return Err(format!("stage is {:?}, it must be a name of lower-case letters and dashes", self.stage));
-        }
-        if self.parameters.len() > PARAMETERS_MAX {
-            return Err(format!(
-                "parameters has {} entries, at most {PARAMETERS_MAX} are allowed",
-                self.parameters.len()
-            ));
-        }
+        rule::name("stage", &self.stage)?;
+        rule::tool("tool", &self.tool)?;
+        rule::parameters("parameters", &self.parameters)?;
         for (field, links) in [("inputs", &self.inputs), ("outputs", &self.outputs)] {
-            if links.len() > LINKS_MAX {
-                return Err(format!("{field} has {} entries, at most {LINKS_MAX} are allowed", links.len()));
-            }
-            if let Some(link) = links.iter().find(|link| !name(&link.role)) {
-                return Err(format!(
-                    "{field} has role {:?}, it must be a name of lower-case letters and dashes",
-                    link.role
-                ));
-            }
-        }
-        if let Some(before) = self.before().find(|before| before.media_type != MediaType::Descriptor) {
-            return Err(format!(
-                "input previous or shard is a {}, it must be a descriptor",
-                before.media_type.schema()
-            ));
+            rule::at_most(field, links.len(), LINKS_MAX)?;
+            links.iter().try_for_each(|link| check_link(field, link))?;
         }
         let previous = self.inputs.iter().filter(|link| link.role == "previous");
         if previous.count() > 1 {
@@ -164,8 +148,18 @@ impl Document for Descriptor {
         if (self.stage == "receipt") != self.receipt.is_some() {
             return Err("receipt must be there in the descriptor of stage receipt, and only there".to_owned());
         }
-        Ok(())
+        self.receipt.as_ref().map_or(Ok(()), Receipt::check)
     }
+}
+
+/// A role that is a kind's name holds objects of that kind; bugs may be minimized ones.
+fn check_link(field: &str, link: &Link) -> rule::Rule {
+    rule::name(&format!("{field}.role"), &link.role)?;
+    let follows = link.role == "previous" || link.role == "shard";
+    let kind = if follows { "descriptor" } else { &link.role };
+    let Some(kind) = MediaType::ALL.iter().copied().find(|media| media.schema() == kind) else { return Ok(()) };
+    let is_bug = kind == MediaType::Bug && link.object.media_type == MediaType::MinimizedBug;
+    if is_bug { Ok(()) } else { rule::media(&format!("{field}.{}", link.role), &link.object, &[kind]) }
 }
 
 /// That a stage failed. Later stages pass it on as it is and end with its code.
@@ -186,6 +180,8 @@ impl Document for ErrorDescriptor {
     const MEDIA: MediaType = MediaType::Error;
 
     fn check(&self) -> Result<(), String> {
+        rule::name("stage", &self.stage)?;
+        rule::tool("tool", &self.tool)?;
         match ExitCode::from_number(self.exit_code) {
             Some(code) if code != ExitCode::Success => Ok(()),
             _ => Err(format!("exit_code is {}, it must be a documented code other than 0", self.exit_code)),
@@ -220,6 +216,7 @@ pub struct KvmMode {
     /// Whether it starts.
     pub works: bool,
     /// Why not.
+    #[serde(deserialize_with = "rule::present")]
     pub why_not: Option<String>,
     /// What of the host a guest can see in it.
     pub leaks: Vec<String>,
@@ -256,6 +253,7 @@ pub struct KvmReport {
     /// Guest instructions can be counted.
     pub pmu: bool,
     /// Why not.
+    #[serde(deserialize_with = "rule::present")]
     pub pmu_why_not: Option<String>,
     /// The modes of the engine.
     pub modes: Vec<KvmMode>,
@@ -268,6 +266,7 @@ pub struct Environment {
     /// The stage's tool.
     pub tool: ToolIdentity,
     /// BLAKE3 of the executable, where it can be read.
+    #[serde(deserialize_with = "rule::present")]
     pub executable: Option<Digest>,
     /// Cores that the process may use.
     pub cores: u32,
@@ -276,7 +275,7 @@ pub struct Environment {
     /// Engine and its capabilities, for instance `exact`.
     pub engine: String,
     /// What KVM is like on the host, where the stage ran guests.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "rule::not_null", skip_serializing_if = "Option::is_none")]
     pub kvm: Option<KvmReport>,
     /// When the stage began, in ns since 1970.
     pub started_ns: U64,
@@ -290,6 +289,15 @@ impl Document for Environment {
     const MEDIA: MediaType = MediaType::Environment;
 
     fn check(&self) -> Result<(), String> {
+        rule::tool("tool", &self.tool)?;
+        rule::within("cores", self.cores, 1, THREADS_MAX)?;
+        rule::within("jobs", self.jobs, 1, THREADS_MAX)?;
+        if let Some(kvm) = &self.kvm {
+            rule::at_most("kvm.reasons", kvm.reasons.len(), KVM_TEXTS_MAX)?;
+            rule::at_most("kvm.missing_features", kvm.missing_features.len(), KVM_TEXTS_MAX)?;
+            rule::at_most("kvm.modes", kvm.modes.len(), KVM_MODES_MAX)?;
+            kvm.modes.iter().try_for_each(|mode| rule::at_most("kvm.modes.leaks", mode.leaks.len(), KVM_TEXTS_MAX))?;
+        }
         if self.wall_ns.0 > INTEGER_MAX {
             return Err(format!("wall_ns is {}, more than a hundred days", self.wall_ns));
         }

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use chaoscontrol_fault::Schedule;
+use chaoscontrol_fault::{FaultKind, Schedule};
 use serde::{Deserialize, Serialize};
 
-use super::ObjectRef;
+use super::{HORIZON_NS_MAX, ObjectRef, rule};
 use crate::document::{Document, MediaType};
 use crate::{Bytes, Digest, U64};
 
@@ -14,6 +14,17 @@ use crate::{Bytes, Digest, U64};
 pub const ENTRIES_MAX: usize = 65_536;
 /// Largest window: branches that may run at once.
 pub const WINDOW_MAX: u32 = 256;
+
+/// Distinct bugs of one campaign.
+const BUGS_MAX: usize = 4096;
+/// Rounds of one campaign.
+const ROUNDS_MAX: usize = 65_536;
+/// Slots of a coverage map.
+const SLOTS_MAX: usize = 1 << 24;
+/// Assertions of all guests.
+const ASSERTIONS_MAX: usize = 65_536;
+/// What an assertion can claim.
+const KINDS: &[&str] = &["always", "sometimes", "reachable", "unreachable", "always_or_unreachable", "agree"];
 
 /// Where a schedule came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -42,6 +53,7 @@ pub struct PlannedBranch {
     /// Where its schedule came from.
     pub origin: Origin,
     /// The entry that it grew from.
+    #[serde(deserialize_with = "rule::present")]
     pub parent: Option<U64>,
     /// Its faults.
     pub schedule: Schedule,
@@ -58,6 +70,7 @@ pub struct CorpusEntry {
     /// Where its schedule came from.
     pub origin: Origin,
     /// The entry that it grew from.
+    #[serde(deserialize_with = "rule::present")]
     pub parent: Option<U64>,
     /// Its faults.
     pub schedule: Schedule,
@@ -143,11 +156,21 @@ impl Document for Corpus {
     const MEDIA: MediaType = MediaType::Corpus;
 
     fn check(&self) -> Result<(), String> {
-        if self.window == 0 || self.window > WINDOW_MAX {
-            return Err(format!("window is {}, it must lie between 1 and {WINDOW_MAX}", self.window));
+        rule::within("window", self.window, 1, WINDOW_MAX)?;
+        rule::within("horizon_ns", self.horizon_ns.0, 1, HORIZON_NS_MAX)?;
+        rule::at_most("entries", self.entries.len(), ENTRIES_MAX)?;
+        rule::at_most("bugs", self.bugs.len(), BUGS_MAX)?;
+        rule::at_most("rounds", self.rounds.len(), ROUNDS_MAX)?;
+        rule::media("run", &self.run, &[MediaType::Run])?;
+        rule::media("snapshot", &self.snapshot, &[MediaType::Snapshot])?;
+        rule::media("coverage", &self.coverage, &[MediaType::Coverage])?;
+        rule::media("assertions", &self.assertions, &[MediaType::Assertions])?;
+        self.bugs.iter().try_for_each(|bug| rule::media("bugs", bug, &[MediaType::Bug]))?;
+        if let Some(name) = self.faults.keys().find(|name| FaultKind::from_name(name).is_none()) {
+            return Err(format!("faults has the name {name:?}, which is no kind of fault"));
         }
-        if self.entries.len() > ENTRIES_MAX {
-            return Err(format!("entries has {} entries, at most {ENTRIES_MAX} are allowed", self.entries.len()));
+        if self.total.bugs as usize != self.bugs.len() {
+            return Err(format!("total.bugs is {}, but bugs has {} entries", self.total.bugs, self.bugs.len()));
         }
         let next = self.planned.iter().zip(self.total.branches.0..);
         if self.planned.len() != self.window as usize || !next.clone().all(|(planned, index)| planned.branch.0 == index)
@@ -157,11 +180,7 @@ impl Document for Corpus {
         if !self.entries.is_sorted_by(|a, b| a.branch < b.branch) {
             return Err("entries must be in order of branches".to_owned());
         }
-        let kinds = [(self.snapshot.media_type, MediaType::Snapshot), (self.coverage.media_type, MediaType::Coverage)];
-        match kinds.iter().find(|(is, must)| is != must) {
-            Some((is, must)) => Err(format!("a {} stands where a {} must", is.schema(), must.schema())),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -182,6 +201,7 @@ impl Document for CoverageMap {
     const MEDIA: MediaType = MediaType::Coverage;
 
     fn check(&self) -> Result<(), String> {
+        rule::at_most("slots", self.slots.0.len(), SLOTS_MAX)?;
         let edges = self.slots.0.iter().filter(|slot| **slot != 0).count();
         if edges != self.edges as usize {
             return Err(format!("edges is {}, but {edges} slots are not zero", self.edges));
@@ -229,6 +249,8 @@ impl Document for Assertions {
     const MEDIA: MediaType = MediaType::Assertions;
 
     fn check(&self) -> Result<(), String> {
+        rule::at_most("assertions", self.assertions.len(), ASSERTIONS_MAX)?;
+        self.assertions.iter().try_for_each(|assertion| rule::one_of("assertions.kind", &assertion.kind, KINDS))?;
         let key = |assertion: &AssertionSummary| (assertion.kind.clone(), assertion.property.clone());
         match self.assertions.windows(2).find(|pair| key(&pair[0]) >= key(&pair[1])) {
             Some(pair) => Err(format!("assertions: {:?} stands out of order or twice", pair[1].property)),

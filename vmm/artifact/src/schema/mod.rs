@@ -4,13 +4,17 @@
 mod bug;
 mod descriptor;
 mod explore;
+mod profile;
 mod receipt;
+mod rule;
 mod run;
 mod snapshot;
 mod trace;
 mod verdict;
 
-pub use bug::{BranchRecord, Bug, BugIdentity, Divergence, MinimizedBug, Outcome, Reproduction, Start, Violation};
+pub use bug::{
+    BranchRecord, Bug, BugIdentity, Divergence, HORIZON_NS_MAX, MinimizedBug, Outcome, Reproduction, Start, Violation,
+};
 pub use descriptor::{
     Descriptor, Environment, ErrorDescriptor, Handoff, KvmMode, KvmReport, Link, Parameter, Parameters, ToolIdentity,
     read_handoff,
@@ -18,6 +22,9 @@ pub use descriptor::{
 pub use explore::{
     AssertionSummary, Assertions, Corpus, CorpusEntry, CoverageMap, ENTRIES_MAX, FaultCounts, Origin, PlannedBranch,
     RoundSummary, WINDOW_MAX,
+};
+pub use profile::{
+    CampaignProfile, FaultScheduleProfile, ProfileDocument, ProfileSource, ProfileValues, VmProfile, WorkloadProfile,
 };
 pub use receipt::{Receipt, ReceiptStage};
 pub use run::{DiskConfiguration, ENGINES, NetworkConfiguration, RunConfiguration, ScheduleDocument};

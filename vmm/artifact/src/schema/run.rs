@@ -4,18 +4,23 @@
 use chaoscontrol_fault::{MAX_VMS, Schedule};
 use serde::{Deserialize, Serialize};
 
-use super::ObjectRef;
+use super::{ObjectRef, rule};
 use crate::U64;
 use crate::document::{Document, MediaType};
 
 /// What can run guest code, and how it counts.
 pub const ENGINES: [&str; 4] = ["exact", "kvm", "kvm-single-step", "kvm-pmu"];
 
+/// Disks of one VM: as many as faults can name.
+const DISKS_MAX: usize = 16;
+const SECOND_NS: u64 = 1_000_000_000;
+
 /// A disk at power-on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskConfiguration {
     /// Its contents; none is all zeros.
+    #[serde(deserialize_with = "rule::present")]
     pub image: Option<ObjectRef>,
     /// Its size, a multiple of 512.
     pub size_bytes: U64,
@@ -48,6 +53,7 @@ pub struct RunConfiguration {
     /// The kernel of all VMs.
     pub kernel: ObjectRef,
     /// The initrd of all VMs.
+    #[serde(deserialize_with = "rule::present")]
     pub initrd: Option<ObjectRef>,
     /// Number of VMs.
     pub vms: u16,
@@ -71,25 +77,27 @@ impl Document for RunConfiguration {
     const MEDIA: MediaType = MediaType::Run;
 
     fn check(&self) -> Result<(), String> {
-        if !(1..=MAX_VMS).contains(&self.vms) {
-            return Err(format!("vms is {}, it must lie between 1 and {MAX_VMS}", self.vms));
-        }
+        rule::within("vms", self.vms, 1, MAX_VMS)?;
         if self.append_vm.len() > usize::from(self.vms) {
             return Err(format!("append_vm has {} entries for {} VMs", self.append_vm.len(), self.vms));
         }
-        if !ENGINES.contains(&self.engine.as_str()) {
-            return Err(format!("engine is {:?}, it must be one of {}", self.engine, ENGINES.join(", ")));
+        rule::one_of("engine", &self.engine, &ENGINES)?;
+        rule::one_of("firmware", &self.firmware, &["acpi", "legacy"])?;
+        rule::within("ns_per_instruction", self.ns_per_instruction, 1, 1000)?;
+        rule::media("kernel", &self.kernel, &[MediaType::Kernel])?;
+        rule::media_of("initrd", self.initrd.as_ref(), MediaType::Initrd)?;
+        rule::within("memory_bytes", self.memory_bytes.0, 1 << 20, 1 << 40)?;
+        rule::at_most("disks", self.disks.len(), DISKS_MAX)?;
+        for disk in &self.disks {
+            rule::media_of("disks.image", disk.image.as_ref(), MediaType::Disk)?;
+            rule::within("disks.size_bytes", disk.size_bytes.0, 512, 1 << 40)?;
+            if !disk.size_bytes.0.is_multiple_of(512) {
+                return Err(format!("disks.size_bytes is {}, it must be a multiple of 512", disk.size_bytes));
+            }
         }
-        if !["acpi", "legacy"].contains(&self.firmware.as_str()) {
-            return Err(format!("firmware is {:?}, it must be acpi or legacy", self.firmware));
-        }
-        if !(1..=1000).contains(&self.ns_per_instruction) {
-            return Err(format!("ns_per_instruction is {}, it must lie between 1 and 1000", self.ns_per_instruction));
-        }
-        if self.kernel.media_type != MediaType::Kernel {
-            return Err(format!("kernel is a {}, it must be a kernel", self.kernel.media_type.schema()));
-        }
-        Ok(())
+        rule::within("network.latency_ns", self.network.latency_ns.0, 50_000, 60 * SECOND_NS)?;
+        rule::within("network.jitter_ns", self.network.jitter_ns.0, 0, 60 * SECOND_NS)?;
+        rule::within("setup_limit_ns", self.setup_limit_ns.0, 1, 86_400 * SECOND_NS)
     }
 }
 

@@ -3,7 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ObjectRef;
+use chaoscontrol_fault::MAX_VMS;
+
+use super::{ObjectRef, rule};
 use crate::document::{Document, MediaType};
 use crate::{Bytes, Digest, U64};
 
@@ -42,8 +44,10 @@ impl Document for SnapshotManifest {
     const MEDIA: MediaType = MediaType::Snapshot;
 
     fn check(&self) -> Result<(), String> {
-        if self.run.media_type != MediaType::Run {
-            return Err(format!("run is a {}, it must be a run configuration", self.run.media_type.schema()));
+        rule::media("run", &self.run, &[MediaType::Run])?;
+        rule::within("vms", self.vms, 1, MAX_VMS)?;
+        if self.state.0.is_empty() {
+            return Err("state must not be empty".to_owned());
         }
         let bytes = self.pages.0.len();
         if !bytes.is_multiple_of(Digest::BYTES) || bytes / Digest::BYTES > PAGES_MAX {

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! What happened in each round of a branch.
 
+use chaoscontrol_fault::{MAX_EVENTS, MAX_VMS};
 use serde::{Deserialize, Serialize};
 
+use super::rule;
 use crate::Digest;
 use crate::document::{Document, MediaType};
+
+/// Rounds of one trace: a day of cluster time in the shortest rounds would have a hundred times as many, and no such trace is kept.
+const ROUNDS_MAX: usize = 1 << 24;
 
 /// What one VM did in a round.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,4 +63,17 @@ pub struct TraceDocument {
 
 impl Document for TraceDocument {
     const MEDIA: MediaType = MediaType::Trace;
+
+    fn check(&self) -> Result<(), String> {
+        rule::at_most("rounds", self.rounds.len(), ROUNDS_MAX)?;
+        for round in &self.rounds {
+            rule::at_most("rounds.faults", round.faults.len(), MAX_EVENTS)?;
+            rule::at_most("rounds.vms", round.vms.len(), usize::from(MAX_VMS))?;
+            round.vms.iter().try_for_each(|vm| rule::within("rounds.vms.power", vm.power, 0, 2))?;
+            if round.end_ns < round.start_ns {
+                return Err(format!("rounds.end_ns is {}, before the round's start {}", round.end_ns, round.start_ns));
+            }
+        }
+        Ok(())
+    }
 }

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{BugIdentity, ObjectRef};
+use super::{BugIdentity, ObjectRef, rule};
 use crate::document::{Document, MediaType};
 
 macro_rules! names {
@@ -87,6 +87,7 @@ pub struct BugVerdict {
     /// Which bug it is.
     pub identity: BugIdentity,
     /// Its reproduction, if one was tried.
+    #[serde(deserialize_with = "rule::present")]
     pub reproduction: Option<ObjectRef>,
     /// Its class.
     pub class: Class,
@@ -103,6 +104,7 @@ pub struct Verdict {
     /// Every bug, in order of discovery.
     pub bugs: Vec<BugVerdict>,
     /// Branches explored, where a round is part of the chain.
+    #[serde(deserialize_with = "rule::present")]
     pub corpus: Option<ObjectRef>,
     /// Assertions that should have been reached and never were.
     pub gaps: Vec<String>,
@@ -112,9 +114,98 @@ impl Document for Verdict {
     const MEDIA: MediaType = MediaType::Verdict;
 
     fn check(&self) -> Result<(), String> {
-        if (self.class == Class::NoBugFound) != self.bugs.is_empty() {
-            return Err(format!("class is {} with {} bugs", self.class.name(), self.bugs.len()));
+        rule::at_most("bugs", self.bugs.len(), BUGS_MAX)?;
+        rule::at_most("gaps", self.gaps.len(), GAPS_MAX)?;
+        rule::media_of("corpus", self.corpus.as_ref(), MediaType::Corpus)?;
+        self.bugs.iter().try_for_each(BugVerdict::check)?;
+        let worst = self.bugs.iter().map(|bug| bug.class).max_by_key(|class| class.severity());
+        let worst = worst.unwrap_or(Class::NoBugFound);
+        if self.class != worst {
+            let (class, worst) = (self.class.name(), worst.name());
+            return Err(format!("class is {class} with {} bugs, it must be {worst}", self.bugs.len()));
+        }
+        let allowed = self.statuses();
+        if allowed.contains(&self.status) {
+            return Ok(());
+        }
+        let names: Vec<&str> = allowed.iter().map(|status| status.name()).collect();
+        Err(format!("status is {}, with these classes it must be {}", self.status.name(), names.join(" or ")))
+    }
+}
+
+/// Bugs of one verdict.
+const BUGS_MAX: usize = 4096;
+/// Properties that were never reached.
+const GAPS_MAX: usize = 65_536;
+
+/// Classes from best to worst: the class of a chain is that of its worst bug.
+const SEVERITY: [Class; 8] = [
+    Class::NoBugFound,
+    Class::SnapshotBackedReproduced,
+    Class::ScheduleOnlyReplayGap,
+    Class::MissingSnapshotRef,
+    Class::MissingSnapshotArtifact,
+    Class::InvalidSnapshotDigest,
+    Class::ReplayError,
+    Class::SnapshotBackedNotReproduced,
+];
+
+impl Class {
+    /// How bad it is; the class of a chain is that of its worst bug.
+    pub fn severity(self) -> usize {
+        SEVERITY.iter().position(|known| *known == self).unwrap_or(SEVERITY.len())
+    }
+
+    /// The statuses that a chain of this class can have.
+    pub fn statuses(self) -> &'static [Status] {
+        match self {
+            Self::NoBugFound => &[Status::NoBugCoverageGap, Status::RawLogOnly],
+            Self::SnapshotBackedReproduced => &[Status::Accepted, Status::SnapshotBackedProof],
+            Self::ScheduleOnlyReplayGap => &[Status::ScheduleOnlyGap, Status::Partial],
+            Self::MissingSnapshotRef | Self::MissingSnapshotArtifact | Self::InvalidSnapshotDigest => {
+                &[Status::MissingArtifactSkip, Status::Partial]
+            }
+            Self::ReplayError => &[Status::Partial],
+            Self::SnapshotBackedNotReproduced => &[Status::KnownGap, Status::Partial],
+        }
+    }
+}
+
+impl BugVerdict {
+    fn check(&self) -> rule::Rule {
+        rule::media("bugs.bug", &self.bug, &[MediaType::Bug, MediaType::MinimizedBug])?;
+        rule::media_of("bugs.reproduction", self.reproduction.as_ref(), MediaType::Reproduction)?;
+        self.identity.check("bugs.identity")?;
+        let never_run = matches!(self.class, Class::ScheduleOnlyReplayGap | Class::MissingSnapshotRef);
+        if self.class == Class::NoBugFound || (self.reproduction.is_none() && !never_run) {
+            let tried = if self.reproduction.is_some() { "a" } else { "no" };
+            return Err(format!("bugs.class is {}, which does not fit {tried} reproduction", self.class.name()));
         }
         Ok(())
+    }
+}
+
+impl Verdict {
+    /// The statuses that these bugs can have.
+    fn statuses(&self) -> Vec<Status> {
+        let all = |classes: &[Class]| self.bugs.iter().all(|bug| classes.contains(&bug.class));
+        let minimized = || self.bugs.iter().all(|bug| bug.bug.media_type == MediaType::MinimizedBug);
+        let missing = [Class::MissingSnapshotRef, Class::MissingSnapshotArtifact, Class::InvalidSnapshotDigest];
+        if self.bugs.is_empty() {
+            return vec![if self.corpus.is_some() { Status::NoBugCoverageGap } else { Status::RawLogOnly }];
+        }
+        if all(&[Class::SnapshotBackedReproduced]) {
+            let accepted = (self.corpus.is_some() && minimized()).then_some(Status::Accepted);
+            return [Status::SnapshotBackedProof].into_iter().chain(accepted).collect();
+        }
+        if self.bugs.iter().any(|bug| bug.class == Class::SnapshotBackedReproduced) {
+            return vec![Status::Partial];
+        }
+        vec![match () {
+            () if all(&[Class::ScheduleOnlyReplayGap]) => Status::ScheduleOnlyGap,
+            () if all(&[Class::SnapshotBackedNotReproduced]) => Status::KnownGap,
+            () if all(&missing) => Status::MissingArtifactSkip,
+            () => Status::Partial,
+        }]
     }
 }

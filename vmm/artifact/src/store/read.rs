@@ -44,6 +44,14 @@ impl Store {
     /// The bytes of an object: found in the first readable store that has it, decompressed as a stream of at most the stated
     /// size, and hashed before anyone sees them.
     pub fn read(&self, reference: &ObjectRef) -> Result<Vec<u8>, StoreError> {
+        match self.held(&reference.digest) {
+            Some((held, bytes)) if held == *reference => Ok(bytes),
+            _ => self.read_stored(reference),
+        }
+    }
+
+    /// As [`Self::read`], past what is held back.
+    pub(super) fn read_stored(&self, reference: &ObjectRef) -> Result<Vec<u8>, StoreError> {
         let ObjectRef { digest, size_bytes, media_type } = *reference;
         if size_bytes.0 > media_type.max_bytes() {
             let what = format!("stated size {size_bytes} is above the bound {}", media_type.max_bytes());
@@ -74,7 +82,8 @@ impl Store {
     /// Whether some readable store has a file for this object; its bytes are not looked at.
     pub fn has(&self, reference: &ObjectRef) -> bool {
         let compressed = reference.media_type.encoding() != Encoding::Json;
-        self.readable().iter().any(|store| object_path(store, &reference.digest, compressed).exists())
+        self.held(&reference.digest).is_some()
+            || self.readable().iter().any(|store| object_path(store, &reference.digest, compressed).exists())
     }
 
     /// The JSON object with this digest, whatever its kind: how people name things on a command line.

@@ -57,7 +57,7 @@ fn write_one(store: &Store, number: u64) -> Result<ObjectRef, StoreError> {
     let snapshot = store.publish(&manifest)?;
     store.publish(&Descriptor {
         stage: "test".into(),
-        tool: ToolIdentity { name: "kill".into(), version: "1".into(), source: Digest::of(b"") },
+        tool: ToolIdentity { name: "kill".into(), version: "1.0.0".into(), source: Digest::of(b"") },
         parameters: Parameters::from([("seed".to_owned(), number.into())]),
         inputs: Vec::new(),
         outputs: vec![Link::new("snapshot", snapshot)],

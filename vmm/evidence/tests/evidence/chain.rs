@@ -132,8 +132,14 @@ fn corpus(store: &Store, run: ObjectRef, snapshot: ObjectRef, bugs: Vec<ObjectRe
         failures: U64(0),
         branches: U64(0),
     };
-    let total =
-        RoundSummary { branches: U64(3), edges: 1, entries: 0, bugs: 0, instructions: U64(1), cluster_ns: U64(1) };
+    let total = RoundSummary {
+        branches: U64(3),
+        edges: 1,
+        entries: 0,
+        bugs: bugs.len() as u32,
+        instructions: U64(1),
+        cluster_ns: U64(1),
+    };
     let planned = PlannedBranch {
         branch: U64(3),
         seed: U64(1),
@@ -167,6 +173,7 @@ pub fn up_to_verdict(store: &Store, shape: &Shape) -> (Descriptor, ObjectRef) {
     let boot = publish(store, "boot", None, booted);
     let of = shape.snapshot.then_some(snapshot);
     let bugs: Vec<Bug> = (0..shape.bugs.len() as u64).map(|number| bug(store, run, of, number)).collect();
+    let violations: Vec<Violation> = bugs.iter().map(|bug| bug.violation.clone()).collect();
     let refs: Vec<ObjectRef> = bugs.iter().map(|bug| store.publish(bug).unwrap()).collect();
     let mut links: Vec<Link> = refs.iter().map(|bug| Link::new("bug", *bug)).collect();
     if shape.explored {
@@ -192,18 +199,18 @@ pub fn up_to_verdict(store: &Store, shape: &Shape) -> (Descriptor, ObjectRef) {
     let links = minimized.iter().map(|bug| Link::new("minimized-bug", *bug)).collect();
     last = publish(store, "minimize", Some(last.1), outputs(links));
     if shape.reproduced {
-        let reproduce = |(bug, (outcome, start)): (&ObjectRef, &(Outcome, Start))| {
+        let reproduce = |((bug, (outcome, start)), violation): ((&ObjectRef, &(Outcome, Start)), &Violation)| {
             let reproduction = Reproduction {
                 bug: *bug,
                 start: *start,
                 outcome: outcome.clone(),
-                violation: None,
-                trace: None,
+                violation: matches!(outcome, Outcome::Reproduced).then(|| violation.clone()),
+                trace: matches!(outcome, Outcome::Reproduced | Outcome::Diverged(_)).then(|| Digest::of(b"trace")),
                 consoles: Vec::new(),
             };
             Link::new("reproduction", store.publish(&reproduction).unwrap())
         };
-        let links = minimized.iter().zip(&shape.bugs).map(reproduce).collect();
+        let links = minimized.iter().zip(&shape.bugs).zip(&violations).map(reproduce).collect();
         last = publish(store, "reproduce", Some(last.1), outputs(links));
     }
     last

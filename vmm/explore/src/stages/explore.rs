@@ -22,8 +22,7 @@ use crate::subject::Factory;
 
 /// Length of a branch unless it is said otherwise: 5 s of cluster time.
 pub const HORIZON_NS: u64 = 5_000_000_000;
-/// Longest branch: a day of cluster time.
-pub const HORIZON_NS_MAX: u64 = 86_400_000_000_000;
+pub use chaoscontrol_artifact::schema::HORIZON_NS_MAX;
 
 /// What to explore.
 #[derive(Clone, Debug)]
