@@ -85,6 +85,23 @@ pub struct Ran {
 }
 
 impl Ran {
+    /// Runs a command to its end with `input` on stdin.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn from_command(mut command: Command, input: &[u8]) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("{:?}: {e}", command.get_program()));
+        let mut stdin = child.stdin.take().expect("stdin is piped");
+        let input = input.to_vec();
+        // A tool that reads nothing closes the pipe: that is not this test's business.
+        let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
+        let output = child.wait_with_output().expect("a child can be waited for");
+        writer.join().expect("the writer ends");
+        Self::of(output)
+    }
+
     /// How a process ended.
     #[must_use]
     pub fn of(output: Output) -> Self {
@@ -163,16 +180,7 @@ impl Bench {
     /// Runs a tool to its end with `input` on stdin.
     #[must_use]
     pub fn run(&self, tool: &str, arguments: &[&str], input: &[u8]) -> Ran {
-        let mut command = self.command(tool, arguments);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap_or_else(|e| panic!("{tool}: {e}"));
-        let mut stdin = child.stdin.take().expect("stdin is piped");
-        let input = input.to_vec();
-        // A tool that reads nothing closes the pipe: that is not this test's business.
-        let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
-        let output = child.wait_with_output().expect("a child can be waited for");
-        writer.join().expect("the writer ends");
-        Ran::of(output)
+        Ran::from_command(self.command(tool, arguments), input)
     }
 
     /// Every file of the store that is an object or a pack, as relative paths, sorted.
