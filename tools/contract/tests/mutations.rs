@@ -17,6 +17,9 @@ use support::{checker, item, samples};
 /// Maps whose entries may come and go: their names are data.
 const OPEN_MAPS: &[&str] = &["parameters", "facts", "faults"];
 
+/// Fields that may be absent.
+const OPTIONAL: &[&str] = &[".claims", ".kvm"];
+
 /// How a document was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
@@ -289,7 +292,7 @@ fn every_field_is_guarded(refusals: &BTreeMap<(&str, Change), (usize, usize)>) {
         let is_entry = OPEN_MAPS
             .iter()
             .any(|map| field.rsplit_once('.').is_some_and(|(parent, _)| parent.ends_with(&format!(".{map}"))));
-        let is_item = field.ends_with(']');
+        let is_item = field.ends_with(']') || OPTIONAL.iter().any(|name| field.ends_with(name));
         let guarded = match change {
             Change::Removed => is_entry || is_item || refused == tried,
             Change::Retyped => *refused > 0,

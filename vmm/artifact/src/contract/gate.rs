@@ -141,7 +141,10 @@ impl Gate {
 
     /// Checks one document that the Rust types refuse, apart from all others, for a better message.
     pub(crate) fn explain(&self, reference: &ObjectRef, name: &str, bytes: &[u8]) -> Result<(), ContractError> {
-        let stage = self.writers.get(&reference.digest).map_or("unknown", String::as_str).to_owned();
+        // A descriptor says itself who wrote it, even a broken one.
+        let value: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
+        let own = value.get("stage").and_then(|stage| stage.as_str()).unwrap_or_default();
+        let stage = self.writers.get(&reference.digest).map_or(own, String::as_str).to_owned();
         let Some(item) = item(reference, Some(name), stage, bytes) else { return Ok(()) };
         let breaches = self.checker.check(&[item])?;
         if breaches.is_empty() {
