@@ -220,7 +220,7 @@ fn swapped_artifacts_are_refused() {
     std::fs::copy(object(&bench.store(), &initrd), object(&bench.store(), &snapshot)).expect("copied");
     refused(&bench.run("chaos-explore-round", SHORT, &booted), 3, &["damaged"]);
     let wrong = text.replace("\"version\":1", "\"version\":9");
-    refused(&bench.run("chaos-explore-round", SHORT, wrong.as_bytes()), 3, &["version 9 is not supported"]);
+    refused(&bench.run("chaos-explore-round", SHORT, wrong.as_bytes()), 3, &["version must be 1; it is 9"]);
     refused(&bench.run("chaos-explore-round", SHORT, b"{\"schema\":3}"), 3, &["descriptor"]);
     refused(&bench.run("chaos-explore-round", SHORT, b""), 3, &["empty"]);
 }

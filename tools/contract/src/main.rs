@@ -40,7 +40,7 @@ static TOOL: Tool = Tool {
         help: "check KIND FILE..., filter [KIND], project FILE..., kinds, or serve",
         min: 1,
         max: 1 << 16,
-        choices: &[],
+        choices: &["check", "filter", "project", "kinds", "serve"],
     }),
     exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks],
     examples: [
