@@ -26,9 +26,16 @@ pub fn branches(branches: u64) -> Limits {
     Limits { branches, instructions: None, bugs: None }
 }
 
+/// A reference for each bug that a campaign counts.
+fn bug_references(campaign: &Campaign) -> Vec<ObjectRef> {
+    let reference =
+        |bug: u32| ObjectRef { digest: Digest::of(&bug.to_le_bytes()), size_bytes: U64(1), media_type: MediaType::Bug };
+    (0..campaign.total().bugs).map(reference).collect()
+}
+
 /// Stores a campaign and reads it back.
 pub fn stored(campaign: &mut Campaign, known: &BTreeSet<BugIdentity>, settings: Settings) -> Campaign {
-    let corpus = campaign.to_corpus(references(), Vec::new());
+    let corpus = campaign.to_corpus(references(), bug_references(campaign));
     let bytes = encode(&corpus).unwrap();
     let coverage = decode(&encode(&campaign.coverage().to_document()).unwrap()).unwrap();
     let assertions = decode(&encode(&campaign.assertions()).unwrap()).unwrap();
@@ -44,7 +51,7 @@ pub fn stored(campaign: &mut Campaign, known: &BTreeSet<BugIdentity>, settings: 
 }
 
 pub fn corpus_of(campaign: &mut Campaign) -> Corpus {
-    let mut corpus = campaign.to_corpus(references(), Vec::new());
+    let mut corpus = campaign.to_corpus(references(), bug_references(campaign));
     corpus.rounds.clear();
     corpus
 }
