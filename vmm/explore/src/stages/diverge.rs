@@ -107,10 +107,14 @@ impl Begin {
         let mut cluster = self.cluster(store)?;
         cluster.run(&branch_plan(plan))?;
         let missing = || ExploreError::Internal(format!("there is no vm {vm}"));
-        let cpu = cluster.node_mut(vm).ok_or_else(missing)?.snapshot().state.cpu;
+        let mut cpu = cluster.node_mut(vm).ok_or_else(missing)?.snapshot().state.cpu;
+        // JSON values hold no numbers of 128 bits.
+        let xmm = std::mem::take(&mut cpu.xmm);
         let value = serde_json::to_value(cpu).map_err(|error| ExploreError::Internal(error.to_string()))?;
         let mut flat = Vec::new();
         flatten(&value, String::new(), &mut flat);
+        flat.retain(|(name, _)| !name.starts_with("xmm["));
+        flat.extend(xmm.iter().enumerate().map(|(index, value)| (format!("xmm[{index}]"), format!("{value:#x}"))));
         Ok(flat)
     }
 }
