@@ -56,7 +56,7 @@ impl Completes {
             return Self::Choices(choices);
         }
         match name.split([':', '[']).next().unwrap_or_default() {
-            "FILE" | "SRC" | "ARTIFACT" | "RECEIPT" | "DESCRIPTOR" => Self::Files,
+            "FILE" | "PATH" | "SRC" | "ARTIFACT" | "RECEIPT" | "DESCRIPTOR" => Self::Files,
             "DIR" => Self::Folders,
             "PROGRAM" => Self::Programs,
             _ => Self::Nothing,
