@@ -38,7 +38,7 @@ let
         defaultKernel = kernel.packages.net-vmlinux;
       };
       # What other flakes call.
-      library = {
+      functions = {
         inherit (kernel) mkChaosKernel;
         inherit (packages.initrd) mkChaosInitrd;
         inherit (packages) mkChaosGuest;
@@ -49,7 +49,7 @@ let
       inherit
         chaosTest
         kernel
-        library
+        functions
         packages
         pkgs
         platform
@@ -70,17 +70,17 @@ in
 
   # lib.mkChaosTest, and the same for each system and for a nixpkgs of one's own: lib.forPkgs pkgs.
   lib =
-    parts.x86_64-linux.library
-    // forAll (p: p.library)
+    parts.x86_64-linux.functions
+    // forAll (p: p.functions)
     // {
-      forPkgs = pkgs: (partsFor pkgs).library;
+      forPkgs = pkgs: (partsFor pkgs).functions;
     };
   overlays.default = final: prev: {
     chaoscontrol =
       let
         p = partsFor final;
       in
-      p.packages.packages // p.library;
+      p.packages.packages // p.functions;
   };
   templates.default = {
     path = ../guest/template;

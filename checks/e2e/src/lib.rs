@@ -2,7 +2,7 @@
 //! Runs the tools as a user does: real processes, real guests, a store on disk.
 //!
 //! The tools are taken from the directory of the build that runs the test, so build them first (`checks/all` does):
-//! `cargo build --release --bins`.
+//! `cargo build --release --bins`, and alone `cargo build --release -p chaos-contract`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

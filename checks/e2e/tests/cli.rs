@@ -15,6 +15,8 @@ fn text(bench: &Bench, tool: &str, arguments: &[&str]) -> String {
 /// Whether a program of the host is there; says so loudly if not, because the test then shows less.
 fn there_is(program: &str, what: &str) -> bool {
     let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    // Where everything was installed first, as checks/all does, a missing program is a fault.
+    assert!(found || std::env::var_os("CHAOS_REQUIRE_TOOLS").is_none(), "{what}: there is no {program}");
     if !found {
         eprintln!("skipped: {what}: there is no {program} here (checks/setup installs it)");
     }

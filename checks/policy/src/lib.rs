@@ -94,12 +94,12 @@ pub fn problems(workspace: &Workspace, rules: &Rules, advisories: &[Advisory]) -
 }
 
 fn licences(workspace: &Workspace, rules: &Rules) -> Vec<String> {
-    let guest = workspace.reached_from(|package| package.source.is_none() && package.folder.contains("/guest/"));
+    let guest = workspace.reached_from(|package| package.source.is_none() && package.manifest.starts_with("guest/"));
     let mut problems = Vec::new();
     for package in &workspace.packages {
         let name = &package.name;
         if package.source.is_none() {
-            let expected = if package.folder.contains("/guest/") { "Apache-2.0" } else { "AGPL-3.0-or-later" };
+            let expected = if package.manifest.starts_with("guest/") { "Apache-2.0" } else { "AGPL-3.0-or-later" };
             if package.licence.as_deref() != Some(expected) {
                 problems.push(format!("{name}: its manifest must say license = \"{expected}\""));
             }

@@ -48,6 +48,9 @@ fn git(database: &Path, format: &str) -> Result<String, String> {
     let mut command = Command::new("git");
     command.arg("-C").arg(database).args(["log", "-1", &format!("--format={format}")]);
     let output = command.output().map_err(|error| format!("starting git: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{}: {}", database.display(), String::from_utf8_lossy(&output.stderr).trim()));
+    }
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 

@@ -22,8 +22,8 @@ pub struct Package {
     pub licence: Option<String>,
     /// Where it comes from; none is the workspace.
     pub source: Option<String>,
-    /// Path of its manifest.
-    pub folder: String,
+    /// Path of its manifest, below the root for crates of the workspace.
+    pub manifest: String,
 }
 
 /// All crates that the lock file names, and who depends on whom.
@@ -41,7 +41,7 @@ impl Workspace {
     /// With what cargo said.
     pub fn read(root: &Path) -> Result<Self, String> {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.args(["metadata", "--format-version", "1", "--offline"]).current_dir(root);
+        command.args(["metadata", "--format-version", "1", "--offline", "--locked"]).current_dir(root);
         let output = command.output().map_err(|error| format!("starting cargo: {error}"))?;
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
@@ -50,6 +50,7 @@ impl Workspace {
     }
 
     fn parse(json: &Value) -> Result<Self, String> {
+        let root = json["workspace_root"].as_str().ok_or("cargo metadata names no root")?;
         let mut packages = Vec::new();
         for package in json["packages"].as_array().ok_or("cargo metadata names no packages")? {
             let text = |name: &str| package[name].as_str().map(str::to_owned);
@@ -57,7 +58,10 @@ impl Workspace {
             let (name, version) = (need("name")?, need("version")?);
             let version = Version::parse(&version).ok_or_else(|| format!("{name}: {version:?} is no version"))?;
             let (licence, source) = (text("license"), text("source"));
-            packages.push(Package { id: need("id")?, name, version, licence, source, folder: need("manifest_path")? });
+            let manifest = need("manifest_path")?;
+            let below = manifest.strip_prefix(root).map(|path| path.trim_start_matches('/').to_owned());
+            let manifest = below.unwrap_or(manifest);
+            packages.push(Package { id: need("id")?, name, version, licence, source, manifest });
         }
         // Dependencies of builds only are in no program.
         let mut depends_on = BTreeMap::new();

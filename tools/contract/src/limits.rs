@@ -14,16 +14,24 @@ const FILES: u64 = 3;
 
 /// Limits this process from here on.
 pub fn apply() -> io::Result<()> {
-    for (resource, most) in [
-        (libc::RLIMIT_CPU, CPU_SECONDS),
-        (libc::RLIMIT_AS, MEMORY_BYTES),
-        (libc::RLIMIT_NOFILE, FILES),
-        (libc::RLIMIT_CORE, 0),
+    for (name, resource, most) in [
+        ("CPU time", libc::RLIMIT_CPU, CPU_SECONDS),
+        ("memory", libc::RLIMIT_AS, MEMORY_BYTES),
+        ("open files", libc::RLIMIT_NOFILE, FILES),
+        ("core dumps", libc::RLIMIT_CORE, 0),
     ] {
-        let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+        let failed = || io::Error::other(format!("{name}: {}", io::Error::last_os_error()));
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` is a whole structure that lives through the call, and the resources are real ones.
+        if unsafe { libc::getrlimit(resource, &mut limit) } != 0 {
+            return Err(failed());
+        }
+        // Whoever started this may have set a narrower one, which cannot be raised.
+        let most = most.min(limit.rlim_max);
+        limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+        // SAFETY: as above.
         if unsafe { libc::setrlimit(resource, &limit) } != 0 {
-            return Err(io::Error::last_os_error());
+            return Err(failed());
         }
     }
     Ok(())

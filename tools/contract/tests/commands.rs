@@ -172,7 +172,7 @@ fn a_profile_sees_its_own_folder_and_nothing_else() {
 }
 
 #[test]
-fn a_profile_that_never_ends_or_breaks_its_contract_is_refused() {
+fn a_profile_that_breaks_its_contract_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let write = |text: &str| {
         fs::write(folder.path().join("profile.ncl"), text).unwrap();
@@ -185,6 +185,21 @@ fn a_profile_that_never_ends_or_breaks_its_contract_is_refused() {
     assert!(code == 3 && said.contains("cpus"), "{said}");
     let (code, said) = write("{ vms = 3 }");
     assert!(code == 3 && said.contains("kind"), "{said}");
-    let (code, said) = write("let x = x + 1 in { vms = x }");
-    assert!(code != 0 && !said.is_empty(), "{said}");
+    let (code, said) = write("{ vms = missing }");
+    assert!(code == 3 && said.contains("missing"), "{said}");
+}
+
+#[test]
+fn a_profile_that_never_ends_runs_into_a_limit_and_is_said_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let profile = folder.path().join("profile.ncl");
+    fs::write(&profile, "let rec f = fun n => f (n + 1) in { vms = f 0 } | (import \"chaos/vm-run.ncl\")").unwrap();
+    // A narrower limit than its own, which it must keep, so that the test is short.
+    let script = folder.path().join("chaos-contract");
+    fs::write(&script, format!("#!/bin/sh\nulimit -t 1\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_chaos-contract")))
+        .unwrap();
+    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let error = Checker::at(script).ask(&["project".as_ref(), profile.as_os_str()], Vec::new()).unwrap_err();
+    assert_eq!(error.exit_code(), ExitCode::HostLacks, "{error}");
+    assert!(error.to_string().contains("a limit of time or memory may have been hit"), "{error}");
 }

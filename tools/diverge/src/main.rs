@@ -6,10 +6,10 @@ use std::process::ExitCode as ProcessCode;
 use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_artifact::schema::ScheduleDocument;
 use chaoscontrol_cli::{
-    ALLOW_UNFAITHFUL_KVM, BUG, Context, FROM, Failure, Failures, Flag, INPUT, Output, PIN_CORE, SEED, STORE, Tool,
-    WATCHDOG, descriptor_before, read_document, stores_checked, tool_main,
+    ALLOW_UNFAITHFUL_KVM, BUG, Context, FROM, Failure, Failures, Flag, INPUT, Output, PIN_CORE, SEED, STORE, TIER,
+    Tool, WATCHDOG, descriptor_before, read_document, stores_checked, tool_main,
 };
-use chaoscontrol_explore::machines::Host;
+use chaoscontrol_explore::machines::{Host, choose_tier};
 use chaoscontrol_explore::stages::diverge::{DivergeOptions, diverge};
 use chaoscontrol_explore::stages::explore::{HORIZON_NS, HORIZON_NS_MAX};
 
@@ -29,6 +29,7 @@ static TOOL: Tool = Tool {
         Flag::one("horizon-ns", "N", "Length of a branch of your own").default("5000000000"),
         Flag::one("schedule", "FILE", "Faults of a branch of your own").default("none"),
         SEED,
+        TIER,
         ALLOW_UNFAITHFUL_KVM,
         PIN_CORE,
         WATCHDOG,
@@ -56,6 +57,7 @@ fn main() -> ProcessCode {
 
 fn run(context: &Context) -> Failures<Output> {
     let arguments = &context.arguments;
+    choose_tier(arguments.text("tier")?.as_deref());
     let store = stores_checked(context)?;
     let descriptor = descriptor_before(context, &store)?;
     let schedule = match arguments.path("schedule") {

@@ -104,7 +104,8 @@ fn project(profiles: &[PathBuf]) -> Failures<Vec<Vec<u8>>> {
         std::iter::once(OsStr::new("project")).chain(profiles.iter().map(|path| path.as_os_str())).collect();
     let answer = checker()?.ask(&arguments, Vec::new())?;
     let lines: Vec<Vec<u8>> = answer.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
-    if lines.len() != profiles.len() {
+    // A last line without an end was cut off.
+    if lines.len() != profiles.len() || lines.iter().any(|line| !line.ends_with(b"\n")) {
         let what = format!("chaos-contract projected {} of {} profiles", lines.len(), profiles.len());
         return Err(Failure::new(ExitCode::Internal, what));
     }

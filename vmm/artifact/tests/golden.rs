@@ -194,7 +194,7 @@ fn reproduction() -> Reproduction {
 }
 
 fn on_kvm() -> Environment {
-    let mode = |name: &str, why_not: Option<&str>| KvmMode {
+    let mode = |name: &str, why_not: Option<&str>| KvmModeReport {
         name: name.into(),
         works: why_not.is_none(),
         why_not: why_not.map(str::to_owned),

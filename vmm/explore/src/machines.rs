@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use chaoscontrol_artifact::schema::{
-    AssertionSummary, BugIdentity, DiskConfiguration, Parameter, RunConfiguration, TraceDocument, TraceRound, TraceVm,
-    Violation,
+    AssertionSummary, BugIdentity, DiskConfiguration, KvmModeReport, KvmReport, Parameter, RunConfiguration,
+    TraceDocument, TraceRound, TraceVm, Violation,
 };
 use chaoscontrol_artifact::{Digest, ObjectRef, StageResult, Store, U64};
 use chaoscontrol_cluster::sim::{NetworkConfig, RoundRecord, VmRecord};
@@ -16,6 +16,7 @@ use chaoscontrol_cluster::{
 use chaoscontrol_fault::Shape;
 use chaoscontrol_machine::engine::{EngineError, KvmError};
 use chaoscontrol_machine::exact::{TierChoice, choose_tier as choose};
+use chaoscontrol_machine::kvm::{HostReport, ModeReport};
 use chaoscontrol_machine::pages::PageMap;
 use chaoscontrol_machine::{EngineKind, Firmware, KvmOptions, MachineError, kvm};
 
@@ -125,22 +126,58 @@ impl Host {
     }
 }
 
+/// What was found out about KVM, as the environment document has it. Neither side can gain a field without the other.
+fn document_of(report: &HostReport) -> KvmReport {
+    let HostReport {
+        present,
+        faithful,
+        reasons,
+        ring0_emulated,
+        cpuid_filtered,
+        rdtsc_reachable,
+        rdrand_reachable,
+        missing_features,
+        single_step,
+        halt_seen_in_step,
+        host_page_tables_seen,
+        tsc_scaling,
+        pmu,
+        pmu_why_not,
+        modes,
+    } = report.clone();
+    let mode = |ModeReport { name, works, why_not, leaks }| KvmModeReport { name, works, why_not, leaks };
+    KvmReport {
+        present,
+        faithful,
+        reasons,
+        ring0_emulated,
+        cpuid_filtered,
+        rdtsc_reachable,
+        rdrand_reachable,
+        missing_features,
+        single_step,
+        halt_seen_in_step,
+        host_page_tables_seen,
+        tsc_scaling,
+        pmu,
+        pmu_why_not,
+        modes: modes.into_iter().map(mode).collect(),
+    }
+}
+
 /// Notes in a stage's result what its guests run on: the host for the environment document and, where that is not the exact
 /// engine, what of the host they can see, among the parameters.
-pub fn note_engine(result: &mut StageResult, run: &RunConfiguration) -> Result<(), ExploreError> {
+pub fn note_engine(result: &mut StageResult, run: &RunConfiguration) {
     let report = kvm::report();
-    let internal = |error: serde_json::Error| ExploreError::Internal(format!("the report on kvm: {error}"));
     result.engine = run.engine.clone();
-    let document = serde_json::to_value(report).and_then(serde_json::from_value).map_err(internal)?;
-    result.kvm = Some(document);
-    let Some(EngineKind::Kvm(mode)) = EngineKind::from_name(&run.engine) else { return Ok(()) };
+    result.kvm = Some(document_of(report));
+    let Some(EngineKind::Kvm(mode)) = EngineKind::from_name(&run.engine) else { return };
     let mut set = |name: &str, list: Vec<String>| result.parameters.insert(name.to_owned(), Parameter::List(list));
     set("engine_leaks", report.leaks(mode));
     if !report.faithful {
         set("unfaithful_kvm", report.reasons.clone());
     }
     result.parameters.insert("engine".to_owned(), run.engine.as_str().into());
-    Ok(())
 }
 
 /// Makes clusters that run branches from one snapshot.

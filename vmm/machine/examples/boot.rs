@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! Boots a kernel and an initrd, prints the serial console and what it cost.
+//! Boots a kernel and an initrd, prints the serial console and how far the guest came.
 //!
 //!     cargo run --release -p chaoscontrol-machine --example boot -- vmlinux [initrd.cpio] [seconds] [append...]
 
@@ -25,7 +25,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     machine.load()?;
 
     let deadline = GuestNs(seconds * 1_000_000_000);
-    let started = std::time::Instant::now();
     let mut step = machine.now();
     let stop = loop {
         step = step.after(1_000_000).min(deadline);
@@ -40,14 +39,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             _ => break stop,
         }
     };
-    let elapsed = started.elapsed();
-    let instructions = machine.instructions();
     eprintln!(
-        "\nstopped: {stop:?} at rip {:#x}\n{instructions} instructions, guest time {}, {:.2} s, {:.1} M/s",
+        "\nstopped: {stop:?} at rip {:#x}\n{} instructions, guest time {}",
         machine.cpu().rip,
-        machine.now(),
-        elapsed.as_secs_f64(),
-        instructions as f64 / elapsed.as_secs_f64() / 1e6
+        machine.instructions(),
+        machine.now()
     );
     Ok(())
 }

@@ -25,7 +25,7 @@ const TALK_MAX: u64 = 1 << 12;
 pub enum ContractError {
     /// The binary is not there.
     #[error(
-        "the host lacks chaos-contract: it is neither beside {} nor on PATH; install or build it (cargo build -p chaos-contract)",
+        "the host lacks chaos-contract: it is neither beside {} nor on PATH; build it (cargo build --release -p chaos-contract) and put it there",
         near.display()
     )]
     Missing {

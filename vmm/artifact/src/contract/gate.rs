@@ -50,7 +50,8 @@ pub struct Gate {
     held: Vec<(ObjectRef, Vec<u8>)>,
     /// Environment documents held back, by the descriptor that each belongs to.
     environments: Vec<(Digest, Vec<u8>)>,
-    held_bytes: usize,
+    /// Bytes of all that waits or is held back.
+    bytes: usize,
 }
 
 /// What may be stored once it was checked.
@@ -71,7 +72,7 @@ impl Gate {
             waiting: BTreeMap::new(),
             held: Vec::new(),
             environments: Vec::new(),
-            held_bytes: 0,
+            bytes: 0,
         }
     }
 
@@ -98,7 +99,7 @@ impl Gate {
             let stage = self.stage.clone();
             self.wait(Origin::Written, &reference, None, stage, bytes);
         }
-        self.held_bytes += bytes.len();
+        self.bytes += bytes.len();
         self.held.push((reference, bytes.to_vec()));
     }
 
@@ -116,12 +117,16 @@ impl Gate {
 
     /// Whether so much waits that it should be checked now.
     pub(crate) fn is_full(&self) -> bool {
-        self.waiting.len() > HELD_MAX || self.held_bytes > HELD_BYTES_MAX
+        self.waiting.len() > HELD_MAX || self.bytes > HELD_BYTES_MAX
     }
 
-    /// Checks all that waits, and gives what may be stored.
+    /// Checks all that waits, and gives what may be stored. What fails is dropped with all that was held back beside it, so that nothing
+    /// unchecked is left to store.
     pub(crate) fn release(&mut self) -> Result<Released, ContractError> {
         let waiting = std::mem::take(&mut self.waiting);
+        let released =
+            Released { objects: std::mem::take(&mut self.held), environments: std::mem::take(&mut self.environments) };
+        self.bytes = 0;
         let (origins, items): (Vec<(Digest, Origin)>, Vec<Item>) =
             waiting.into_iter().map(|(digest, Waiting { origin, item })| ((digest, origin), item)).unzip();
         let breaches = self.checker.check(&items)?;
@@ -134,9 +139,7 @@ impl Gate {
             return Err(if origin == Origin::Read { ContractError::Input(text) } else { ContractError::Output(text) });
         }
         self.checked.extend(origins.into_iter().map(|(digest, _)| digest));
-        self.held_bytes = 0;
-        let (objects, environments) = (std::mem::take(&mut self.held), std::mem::take(&mut self.environments));
-        Ok(Released { objects, environments })
+        Ok(released)
     }
 
     /// Checks one document that the Rust types refuse, apart from all others, for a better message.
@@ -145,7 +148,8 @@ impl Gate {
         let value: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
         let own = value.get("stage").and_then(|stage| stage.as_str()).unwrap_or_default();
         let stage = self.writers.get(&reference.digest).map_or(own, String::as_str).to_owned();
-        let Some(item) = item(reference, Some(name), stage, bytes) else { return Ok(()) };
+        // What has no view has no better message either.
+        let Ok(Some(item)) = item(reference, Some(name), stage, bytes) else { return Ok(()) };
         let breaches = self.checker.check(&[item])?;
         if breaches.is_empty() {
             Ok(())
@@ -159,22 +163,31 @@ impl Gate {
     }
 
     fn wait(&mut self, origin: Origin, reference: &ObjectRef, name: Option<&str>, stage: String, bytes: &[u8]) {
-        if let Some(item) = item(reference, name, stage, bytes) {
-            self.waiting.insert(reference.digest, Waiting { origin, item });
-        }
+        let item = match item(reference, name, stage, bytes) {
+            Ok(Some(item)) => item,
+            Ok(None) => return,
+            // Without a view it cannot be checked, so it must not pass: no contract accepts this.
+            Err(item) => Item { bytes: b"null".to_vec(), ..*item },
+        };
+        self.bytes += item.bytes.len();
+        self.waiting.insert(reference.digest, Waiting { origin, item });
     }
 }
 
-/// A document on its way; none for bytes of someone else's format, and for CBOR that is none, which the reader refuses.
-fn item(reference: &ObjectRef, name: Option<&str>, stage: String, bytes: &[u8]) -> Option<Item> {
+/// A document on its way; none for bytes of someone else's format. `Err` has no bytes: the document is CBOR that has no view.
+fn item(reference: &ObjectRef, name: Option<&str>, stage: String, bytes: &[u8]) -> Result<Option<Item>, Box<Item>> {
     let kind = reference.media_type.schema().to_owned();
     let name = name.map_or_else(|| format!("{kind} {}", reference.digest.short()), str::to_owned);
-    let (is_view, bytes) = match reference.media_type.encoding() {
-        Encoding::Json => (false, bytes.to_vec()),
-        Encoding::Cbor => (true, view(bytes).ok()?),
-        Encoding::Raw => return None,
-    };
-    Some(Item { kind, name, stage, digest: reference.digest.to_string(), is_view, bytes })
+    let digest = reference.digest.to_string();
+    let item = |is_view, bytes| Item { kind, name, stage, digest, is_view, bytes };
+    match reference.media_type.encoding() {
+        Encoding::Json => Ok(Some(item(false, bytes.to_vec()))),
+        Encoding::Cbor => match view(bytes) {
+            Ok(view) => Ok(Some(item(true, view))),
+            Err(_) => Err(Box::new(item(true, Vec::new()))),
+        },
+        Encoding::Raw => Ok(None),
+    }
 }
 
 /// One message for several breaches.
@@ -185,4 +198,34 @@ fn message(breaches: &[&Breach]) -> String {
         text.push_str(&format!("\n... and {} more", breaches.len() - SHOWN_MAX));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::U64;
+    use crate::document::MediaType;
+
+    fn reference(media_type: MediaType, bytes: &[u8]) -> ObjectRef {
+        ObjectRef { digest: Digest::of(bytes), size_bytes: U64(bytes.len() as u64), media_type }
+    }
+
+    #[test]
+    fn what_failed_its_check_is_never_released() {
+        let mut gate = Gate::new(Checker::at("/nonexistent/chaos-contract".into()), "boot");
+        gate.write(reference(MediaType::Bug, b"{}"), b"{}");
+        gate.write_environment(Digest::of(b"x"), &reference(MediaType::Environment, b"[]"), b"[]");
+        assert!(gate.release().is_err(), "there is nobody to check it");
+        let later = gate.release().expect("nothing waits any more");
+        assert!(later.objects.is_empty() && later.environments.is_empty());
+    }
+
+    #[test]
+    fn a_document_without_a_view_waits_as_what_no_contract_accepts() {
+        let mut gate = Gate::new(Checker::at("/nonexistent/chaos-contract".into()), "boot");
+        let bytes = b"\xff no CBOR";
+        gate.read(&reference(MediaType::Snapshot, bytes), None, bytes);
+        let waiting: Vec<&[u8]> = gate.waiting.values().map(|waiting| &waiting.item.bytes[..]).collect();
+        assert_eq!(waiting, [b"null"]);
+    }
 }

@@ -3,6 +3,7 @@
 
 mod bug;
 mod descriptor;
+mod environment;
 mod explore;
 mod profile;
 mod receipt;
@@ -15,10 +16,8 @@ mod verdict;
 pub use bug::{
     BranchRecord, Bug, BugIdentity, Divergence, HORIZON_NS_MAX, MinimizedBug, Outcome, Reproduction, Start, Violation,
 };
-pub use descriptor::{
-    Descriptor, Environment, ErrorDescriptor, Handoff, KvmMode, KvmReport, Link, Parameter, Parameters, ToolIdentity,
-    read_handoff,
-};
+pub use descriptor::{Descriptor, ErrorDescriptor, Handoff, Link, Parameter, Parameters, ToolIdentity, read_handoff};
+pub use environment::{Environment, KvmModeReport, KvmReport};
 pub use explore::{
     AssertionSummary, Assertions, Corpus, CorpusEntry, CoverageMap, ENTRIES_MAX, FaultCounts, Origin, PlannedBranch,
     RoundSummary, WINDOW_MAX,

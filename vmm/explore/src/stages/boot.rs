@@ -82,7 +82,7 @@ pub fn boot(store: &Store, options: &BootOptions, talk: Talk) -> Result<StageRes
     talk(0, 0, "storing the snapshot");
     outputs.push(Link::new("snapshot", snapshots::save(store, run_ref, &cluster.snapshot())?));
     let mut result = StageResult { parameters: parameters(options), outputs, ..StageResult::default() };
-    note_engine(&mut result, &run)?;
+    note_engine(&mut result, &run);
     Ok(result)
 }
 

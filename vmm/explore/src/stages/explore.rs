@@ -106,7 +106,7 @@ pub fn explore(
     let (code, note) = ending(ended, &campaign);
     let mut result =
         StageResult { parameters, inputs, outputs, jobs: options.jobs, code, note, ..StageResult::default() };
-    note_engine(&mut result, &store.load(&run)?)?;
+    note_engine(&mut result, &store.load(&run)?);
     Ok((result, *campaign.total()))
 }
 

@@ -50,7 +50,7 @@ pub fn minimize_bugs(
         match minimize_one(store, &bug, options, talk)? {
             Minimized::Done(minimized) => {
                 result.outputs.push(Link::new("minimized-bug", minimized));
-                note_engine(&mut result, &store.load(&bug.record.run)?)?;
+                note_engine(&mut result, &store.load(&bug.record.run)?);
             }
             Minimized::Skipped(why) => {
                 notes.push(format!("{}: not minimized: {why}", bug.identity().property.escape_debug()));

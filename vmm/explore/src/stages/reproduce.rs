@@ -74,7 +74,7 @@ pub fn reproduce_bugs(
             consoles: kept,
         };
         if ran.is_some() {
-            note_engine(&mut result, &store.load(&bug.record.run)?)?;
+            note_engine(&mut result, &store.load(&bug.record.run)?);
         }
         result.inputs.push(Link::new("bug", *reference));
         result.outputs.push(Link::new("reproduction", store.publish(&reproduction)?));
