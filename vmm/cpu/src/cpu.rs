@@ -65,6 +65,14 @@ impl Cpu {
         }
     }
 
+    /// Whether this CPU compiles: not on the reference tier, nor where the host refuses memory for code.
+    pub fn compiles(&self) -> bool {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        return self.compiled.is_some();
+        #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+        return false;
+    }
+
     /// Counted events that compiled code has retired: 0 where nothing is compiled.
     pub fn compiled_progress(&self) -> u64 {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

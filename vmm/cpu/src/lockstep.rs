@@ -77,6 +77,11 @@ impl Lockstep {
         })
     }
 
+    /// Whether there are two tiers to compare: not where the host refuses memory for code, or is of another architecture.
+    pub fn compares(&self) -> bool {
+        self.compiled.compiles()
+    }
+
     /// A page of the guest's memory, of the reference's and of the memory before.
     fn page(&mut self, number: u64) -> Option<[&mut [u8]; 3]> {
         let address = number * PAGE_BYTES;
@@ -140,7 +145,10 @@ impl Lockstep {
         let [compiled, reference] = &written;
         let mut what = None;
         for &number in compiled.union(reference) {
-            let [real, copy, _] = self.page(number)?;
+            let Some([real, copy, _]) = self.page(number) else {
+                what.get_or_insert_with(|| format!("page {number:#x} is dirty and no part of memory"));
+                continue;
+            };
             if let Some(at) = real.iter().zip(copy.iter()).position(|(a, b)| a != b) {
                 let address = number * PAGE_BYTES + at as u64;
                 let text = format!("byte {address:#x} is {:#x}, the reference has {:#x}", real[at], copy[at]);

@@ -84,7 +84,12 @@ impl Exact {
         // (fields drop in order), and the machine, which owns both, calls devices only while the CPU does not run.
         let inner = unsafe {
             if both {
-                Inner::Both(Box::new(Lockstep::new(&regions, config).map_err(refused)?))
+                let both = Lockstep::new(&regions, config).map_err(refused)?;
+                if !both.compares() {
+                    let why = "tier both: this host runs no compiled code, so there is nothing to compare; use --tier reference";
+                    return Err(EngineError::State(why.to_owned()));
+                }
+                Inner::Both(Box::new(both))
             } else {
                 Inner::One(Box::new(Cpu::new(GuestRam::new(&regions).map_err(refused)?, config)))
             }

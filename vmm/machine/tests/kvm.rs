@@ -15,7 +15,9 @@ use chaoscontrol_machine::kvm::{Kvm, report};
 use chaoscontrol_machine::memory::GuestMemory;
 use chaoscontrol_machine::{EngineKind, GuestNs, KvmMode, KvmOptions, Machine, MachineError, Stop, VmConfig};
 use common::kvm::{on_kvm, usable};
-use common::{CODE, DATA, IDT_POINTER, LAPIC, MEMORY_BYTES, assemble, elf, machine, machine_with, prepare, read64};
+use common::{
+    CODE, DATA, IDT_POINTER, LAPIC, MEMORY_BYTES, assemble, elf, machine, machine_with, prepare, read64, run,
+};
 use iced_x86::code_asm::*;
 
 const MODES: [KvmMode; 2] = [KvmMode::Exits, KvmMode::SingleStep];
@@ -56,17 +58,6 @@ fn differences(a: &mut Machine, b: &mut Machine) -> Vec<String> {
 
 fn run_to_idle(machine: &mut Machine) {
     assert_eq!(machine.run_until(GuestNs(1_000_000_000)).unwrap(), Stop::Idle { next_event: None });
-}
-
-/// Runs to `deadline`, jumping over idle time.
-fn run(machine: &mut Machine, deadline: u64) {
-    loop {
-        match machine.run_until(GuestNs(deadline)).expect("runs") {
-            Stop::Deadline => return,
-            Stop::Idle { .. } => machine.skip_to(GuestNs(deadline)),
-            stop => panic!("{stop:?}"),
-        }
-    }
 }
 
 /// Assembles a guest; gives its handlers.
@@ -667,8 +658,18 @@ fn a_triple_fault_and_a_power_off_end_the_guest() {
         if !usable(mode) {
             return;
         }
-        let mut faults = machine_with(plain(|a| a.ud2().unwrap()), on_kvm(mode));
+        let counted = plain(|a| {
+            a.inc(eax).unwrap();
+            a.inc(eax).unwrap();
+            a.ud2().unwrap();
+        });
+        let mut faults = machine_with(counted, on_kvm(mode));
+        let before = faults.snapshot();
         assert_eq!(faults.run_until(GuestNs(1_000_000)).unwrap(), Stop::TripleFault, "{mode:?}");
+        let ended = faults.cpu();
+        faults.restore(&before).unwrap();
+        assert_eq!(faults.run_until(GuestNs(1_000_000)).unwrap(), Stop::TripleFault, "{mode:?}: again");
+        assert_eq!(faults.cpu(), ended, "{mode:?}: what ended it is not on its way into the restored guest");
         assert_eq!(faults.run_until(GuestNs(2_000_000)).unwrap(), Stop::TripleFault, "{mode:?}");
         let off = plain(|a| {
             a.mov(edx, 0x604).unwrap();

@@ -4,7 +4,7 @@
 mod common;
 
 use chaoscontrol_machine::{ClusterNs, GuestNs, Machine, MachineError, MachineSnapshot, Rate, Stop, TimeMap};
-use common::{DATA, IDT_POINTER, LAPIC, machine, machine_with, read64};
+use common::{DATA, IDT_POINTER, LAPIC, machine, machine_with, read64, run};
 use iced_x86::code_asm::*;
 
 /// Ticks counted by [`ticker`]'s handler.
@@ -58,17 +58,6 @@ fn ticker(busy: bool) -> impl FnOnce(&mut CodeAssembler) -> Vec<(u8, CodeLabel)>
         a.pop(rax).unwrap();
         a.iretq().unwrap();
         vec![(0x40, handler)]
-    }
-}
-
-/// Runs to `deadline`, jumping over idle time.
-fn run(machine: &mut Machine, deadline: u64) {
-    loop {
-        match machine.run_until(GuestNs(deadline)).expect("runs") {
-            Stop::Deadline => return,
-            Stop::Idle { .. } => machine.skip_to(GuestNs(deadline)),
-            stop => panic!("{stop:?}"),
-        }
     }
 }
 

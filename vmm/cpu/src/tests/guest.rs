@@ -55,6 +55,8 @@ impl Guest {
         // SAFETY: `ram` is kept beside the CPU, and tests touch it only between the CPU's methods.
         let memory = unsafe { GuestRam::new(&[region]) }.expect("one aligned region");
         let mut guest = Self { cpu: Cpu::new(memory, config), ram };
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        assert_eq!(guest.cpu.compiles(), config.tier == crate::Tier::Compiled, "a test of a tier runs on that tier");
         guest.build_tables();
         guest.assemble(CODE, program);
         guest.cpu.set_state(&initial_state()).expect("a valid state");

@@ -106,7 +106,7 @@ impl Kvm {
             memory,
             mode,
             model,
-            watched: Watched::new(options.watchdog_s),
+            watched: Watched::new(options.watchdog_s)?,
             options,
             // User code of a guest whose page tables the software CPU may have changed is not for such a KVM.
             stepper: Stepper::new(report.host_page_tables_seen),

@@ -34,6 +34,16 @@ pub enum KvmError {
         /// What was seen.
         why: String,
     },
+    /// This KVM runs next to nothing of what the guest executes.
+    #[error(
+        "kvm: {instructions} instructions in a row up to {rip:#x} are none that this host's kvm knows; --engine exact runs them"
+    )]
+    NotEmulated {
+        /// Where the guest stood.
+        rip: u64,
+        /// How many.
+        instructions: u32,
+    },
     /// The guest ran for too long without an exit. It says nothing about the guest: only that nobody waited longer.
     #[error("the watchdog ended a run without an exit after {seconds} s; by exits, a busy guest is never preempted")]
     Watchdog {

@@ -147,8 +147,10 @@ impl Kvm {
             if event == Event::NotEmulated {
                 assists += 1;
                 if assists > ASSISTS_MAX {
-                    return Err(KvmError::Watchdog { seconds: self.watched.limit_s() });
+                    return Err(KvmError::NotEmulated { rip: self.soft.state().rip, instructions: ASSISTS_MAX });
                 }
+            } else {
+                assists = 0;
             }
             next = self.act(event)?;
         }

@@ -356,10 +356,6 @@ impl Guest {
             state = in_ring_3(state);
         }
         self.put(CODE, code);
-        // What ended the guest before may still be on its way.
-        let mut events = self.vcpu.events();
-        (events.exception.pending, events.exception.injected, events.flags) = (0, 0, 0);
-        self.vcpu.set_events(&events)?;
         regs::push(&mut self.vcpu, &state, None)
     }
 

@@ -6,8 +6,8 @@
 use chaoscontrol_cpu::CpuState;
 use chaoscontrol_cpu::state::{DescriptorTable, Segment, X87, seg};
 use kvm_bindings::{
-    KVM_VCPUEVENT_VALID_SHADOW, KVM_X86_SHADOW_INT_MOV_SS, KVM_X86_SHADOW_INT_STI, Msrs, kvm_debugregs, kvm_dtable,
-    kvm_msr_entry, kvm_regs, kvm_segment, kvm_sregs, kvm_xsave,
+    KVM_VCPUEVENT_VALID_NMI_PENDING, KVM_VCPUEVENT_VALID_SHADOW, KVM_X86_SHADOW_INT_MOV_SS, KVM_X86_SHADOW_INT_STI,
+    Msrs, kvm_debugregs, kvm_dtable, kvm_msr_entry, kvm_regs, kvm_segment, kvm_sregs, kvm_xsave,
 };
 
 use super::error::{KvmError, call};
@@ -280,6 +280,12 @@ pub(super) fn push(vcpu: &mut Vcpu, state: &CpuState, known: Option<&CpuState>) 
     if differs(&|known| (known.interrupt_shadow, known.nmi_blocked) != (state.interrupt_shadow, state.nmi_blocked)) {
         let mut events = vcpu.events();
         events.flags = KVM_VCPUEVENT_VALID_SHADOW;
+        if known.is_none() {
+            // What the CPU did before is over: an exception or interrupt that was still on its way is not the new state's.
+            events.flags |= KVM_VCPUEVENT_VALID_NMI_PENDING;
+            (events.exception.pending, events.exception.injected) = (0, 0);
+            (events.nmi.pending, events.nmi.injected, events.interrupt.injected) = (0, 0, 0);
+        }
         events.interrupt.shadow = match (state.interrupt_shadow, state.rflags & IF != 0) {
             (false, _) => 0,
             // STI leaves none while interrupts are off.

@@ -6,8 +6,10 @@
 //! return. A signal that comes too late interrupts nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
+
+use super::error::KvmError;
 
 /// How often the watchdog looks.
 const TICK: Duration = Duration::from_secs(1);
@@ -25,18 +27,22 @@ pub(super) struct Watched {
 }
 
 static ALL: Mutex<Vec<Weak<Watched>>> = Mutex::new(Vec::new());
-static START: Once = Once::new();
+/// Whether its thread could be started.
+static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
 
 impl Watched {
     /// Watches runs that end after `limit_s` seconds without an exit, give or take one.
-    pub fn new(limit_s: u32) -> Arc<Self> {
+    pub fn new(limit_s: u32) -> Result<Arc<Self>, KvmError> {
+        let started = STARTED.get_or_init(|| {
+            receive_signals();
+            let spawned = std::thread::Builder::new().name("kvm watchdog".into()).spawn(watch);
+            spawned.map(drop).map_err(|error| error.to_string())
+        });
+        // Without it a busy guest would never come back.
+        started.clone().map_err(|why| KvmError::HostLacks(format!("a thread for the watchdog of kvm: {why}")))?;
         let watched = Arc::new(Self { limit: limit_s.max(1), ..Self::default() });
         ALL.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&watched));
-        START.call_once(|| {
-            receive_signals();
-            let _detached = std::thread::Builder::new().name("kvm watchdog".into()).spawn(watch);
-        });
-        watched
+        Ok(watched)
     }
 
     /// A run begins on this thread, and waits for its first exit.

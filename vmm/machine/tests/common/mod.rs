@@ -8,7 +8,7 @@ pub mod linux;
 
 use std::sync::Arc;
 
-use chaoscontrol_machine::{Machine, VmConfig};
+use chaoscontrol_machine::{GuestNs, Machine, Stop, VmConfig};
 use iced_x86::BlockEncoderOptions;
 use iced_x86::code_asm::{CodeAssembler, CodeLabel};
 
@@ -107,4 +107,15 @@ pub fn read64(machine: &Machine, address: u64) -> u64 {
     let mut bytes = [0; 8];
     machine.memory().read(address, &mut bytes).expect("in memory");
     u64::from_le_bytes(bytes)
+}
+
+/// Runs to `deadline`, jumping over idle time.
+pub fn run(machine: &mut Machine, deadline: u64) {
+    loop {
+        match machine.run_until(GuestNs(deadline)).expect("runs") {
+            Stop::Deadline => return,
+            Stop::Idle { .. } => machine.skip_to(GuestNs(deadline)),
+            stop => panic!("{stop:?}"),
+        }
+    }
 }
