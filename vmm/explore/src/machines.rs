@@ -45,8 +45,11 @@ impl From<ClusterError> for ExploreError {
                     | MachineError::Snapshot(_)
                     | MachineError::State(_) => Self::Input(text),
                     MachineError::Engine(EngineError::State(_)) => Self::Input(text),
+                    MachineError::Engine(EngineError::HostLacks(_)) => Self::HostLacks(text),
                     MachineError::Engine(EngineError::Kvm(error)) => match error {
-                        KvmError::HostLacks(_) | KvmError::Unfaithful(_) => Self::HostLacks(text),
+                        KvmError::HostLacks(_) | KvmError::Unfaithful(_) | KvmError::NotEmulated { .. } => {
+                            Self::HostLacks(text)
+                        }
                         KvmError::Watchdog { .. } => Self::Watchdog(text),
                         KvmError::Call { .. } | KvmError::UnexpectedExit { .. } | KvmError::Inexact { .. } => {
                             Self::Internal(text)

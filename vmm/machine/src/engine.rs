@@ -55,6 +55,9 @@ pub enum EngineError {
     /// The engine cannot represent this state.
     #[error("cpu state cannot be loaded: {0}")]
     State(String),
+    /// The host does not have what was asked for. Nothing has run.
+    #[error("{0}")]
+    HostLacks(String),
     /// The tiers of the software CPU, run side by side, did different things: a bug of this program.
     #[error("{0}")]
     TiersDiffer(String),

@@ -87,7 +87,7 @@ impl Exact {
                 let both = Lockstep::new(&regions, config).map_err(refused)?;
                 if !both.compares() {
                     let why = "tier both: this host runs no compiled code, so there is nothing to compare; use --tier reference";
-                    return Err(EngineError::State(why.to_owned()));
+                    return Err(EngineError::HostLacks(why.to_owned()));
                 }
                 Inner::Both(Box::new(both))
             } else {
