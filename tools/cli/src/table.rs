@@ -228,7 +228,7 @@ pub const JOBS: Flag = Flag::one("jobs", "N", "Branches run at once; changes no 
 pub const TIER: Flag = Flag::one("tier", "NAME", "How guest instructions run, both compares; changes no result")
     .choices(&["reference", "compiled", "both"])
     .environment("CHAOS_TIER")
-    .default("reference");
+    .default("compiled");
 /// `--bug`.
 pub const BUG: Flag = Flag::one("bug", "N", "Only bug number N, counted from 1").default("all bugs");
 

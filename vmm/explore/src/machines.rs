@@ -24,12 +24,12 @@ use crate::error::ExploreError;
 use crate::snapshots;
 use crate::subject::{Factory, Plan, Ran, Subject};
 
-/// Chooses how the machines of this process run guest instructions: `compiled`, `both`, or by the reference. No result depends on it.
+/// Chooses how the machines of this process run guest instructions: `reference`, `both`, or else `compiled`. No result depends on it.
 pub fn choose_tier(name: Option<&str>) {
     choose(match name {
-        Some("compiled") => TierChoice::Compiled,
+        Some("reference") => TierChoice::Reference,
         Some("both") => TierChoice::Both,
-        _ => TierChoice::Reference,
+        _ => TierChoice::Compiled,
     });
 }
 

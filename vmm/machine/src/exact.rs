@@ -15,15 +15,15 @@ use crate::memory::GuestMemory;
 #[repr(u8)]
 pub enum TierChoice {
     /// Interpreted.
-    #[default]
     Reference,
     /// Compiled where that pays and the host can.
+    #[default]
     Compiled,
     /// Both side by side, compared all the time; the first difference ends the run.
     Both,
 }
 
-static CHOICE: AtomicU8 = AtomicU8::new(TierChoice::Reference as u8);
+static CHOICE: AtomicU8 = AtomicU8::new(TierChoice::Compiled as u8);
 
 /// Chooses for all machines that are made from now on.
 pub fn choose_tier(tier: TierChoice) {
