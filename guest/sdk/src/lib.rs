@@ -52,7 +52,7 @@ pub use details::{Details, ToJson};
 pub use error::SdkError;
 pub use numeric::Numeric;
 pub use random::{get_random, random_below, random_choice};
-pub use runtime::{attach, init, log, process_exit, send_event, setup_complete};
+pub use runtime::{attach, init, log, process_exit, send_event, send_event_at_once, setup_complete};
 pub use window::Window;
 
 #[cfg(feature = "std")]

@@ -273,6 +273,16 @@ pub fn send_event(name: &str, details: impl Display) -> Result<(), SdkError> {
     with_details(&details, |runtime, details| runtime.send(&Record::Event { name, details }))
 }
 
+/// Reports that something happened, and lets the host read it before this returns: its time is then exact, for one exit to the host.
+/// Other events carry the time at which the host read them, at the latest the end of the round.
+pub fn send_event_at_once(name: &str, details: impl Display) -> Result<(), SdkError> {
+    with_details(&details, |runtime, details| {
+        runtime.send(&Record::Event { name, details })?;
+        runtime.ring();
+        Ok(())
+    })
+}
+
 fn with_details(
     details: &dyn Display,
     send: impl FnOnce(&mut Runtime, &str) -> Result<(), SdkError>,

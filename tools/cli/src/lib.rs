@@ -20,7 +20,7 @@ pub use failure::{Failure, FailureExt, Failures};
 pub use handoff::{admit, descriptor_before, descriptors_given, read_document, read_profile};
 pub use parse::{Arguments, nearest};
 pub use progress::Progress;
-pub use run::{Context, Output, identity, read_input, tool_main};
+pub use run::{Context, Output, identity, read_input, tool_main, write_file};
 pub use stage::{Stage, Work, checker, error_output, stage_main, store_of, stores_checked, stores_read};
 pub use table::{
     ALLOW_UNFAITHFUL_KVM, BUG, ENGINE, FROM, Flag, GENERATE, HELP, INPUT, JOBS, PIN_CORE, PROFILE, Positional, QUIET,

@@ -146,3 +146,16 @@ pub fn read_input(path: &Path, max: u64) -> Failures<Vec<u8>> {
     }
     Ok(bytes)
 }
+
+/// Writes a whole file: beside its place first, then renamed, so that nobody sees half of it.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Failures<()> {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let done = std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, path));
+    if done.is_err() {
+        // What is left of the attempt is of no use; failing to remove it changes nothing for the caller.
+        let _ = std::fs::remove_file(&temporary);
+    }
+    done.map_err(|error| Failure::new(ExitCode::HostLacks, format!("writing {}: {error}", path.display())))
+}

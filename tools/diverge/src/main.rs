@@ -7,8 +7,9 @@ use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_artifact::schema::ScheduleDocument;
 use chaoscontrol_cli::{
     ALLOW_UNFAITHFUL_KVM, BUG, Context, FROM, Failure, Failures, Flag, INPUT, Output, PIN_CORE, SEED, STORE, TIER,
-    Tool, WATCHDOG, descriptor_before, read_document, stores_checked, tool_main,
+    Tool, WATCHDOG, descriptor_before, read_document, stores_checked, tool_main, write_file,
 };
+use chaoscontrol_explore::events::json_lines;
 use chaoscontrol_explore::machines::{Host, choose_tier};
 use chaoscontrol_explore::stages::diverge::{DivergeOptions, diverge};
 use chaoscontrol_explore::stages::explore::{HORIZON_NS, HORIZON_NS_MAX};
@@ -22,12 +23,13 @@ static TOOL: Tool = Tool {
             round. Two runs must be the same to the last bit; where they are not, it names VM, time, instruction and the \
             registers that differ, and ends with code 12.",
     reads: "The descriptor of any stage that wrote a snapshot or bugs; the objects it names.",
-    writes: "On stdout: a line, or the first difference.",
+    writes: "On stdout: a line, or the first difference. With --events a file, if there is none.",
     flags: &[
         BUG,
         Flag::switch("from-boot", "Boot the guests each time in place of restoring the snapshot"),
         Flag::one("horizon-ns", "N", "Length of a branch of your own").default("5000000000"),
         Flag::one("schedule", "FILE", "Faults of a branch of your own").default("none"),
+        Flag::one("events", "FILE", "Write the events that the guests reported, as JSON lines"),
         SEED,
         TIER,
         ALLOW_UNFAITHFUL_KVM,
@@ -78,6 +80,9 @@ fn run(context: &Context) -> Failures<Output> {
     let talk = |done: u64, total: u64, note: &str| context.progress.at(done, total, note);
     match diverge(&store, &descriptor, &options, &talk)? {
         Ok(same) => {
+            if let Some(path) = arguments.path("events") {
+                write_file(&path, json_lines(&same.events).as_bytes())?;
+            }
             let line =
                 format!("the same: {} rounds, {} instructions, {}\n", same.rounds, same.instructions, same.digest);
             Ok(Output::new(line.into_bytes()))

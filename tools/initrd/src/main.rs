@@ -6,7 +6,7 @@ mod elf;
 
 use archive::Archive;
 use chaoscontrol_artifact::ExitCode;
-use chaoscontrol_cli::{Context, Failure, Failures, Flag, Output, Tool, tool_main};
+use chaoscontrol_cli::{Context, Failure, Failures, Flag, Output, Tool, tool_main, write_file};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode as ProcessCode;
 
@@ -60,9 +60,7 @@ fn run(context: &Context) -> Failures<Output> {
     match arguments.path("output").filter(|path| path != Path::new("-")) {
         None => Ok(Output::new(bytes)),
         Some(path) => {
-            let written = write_whole(&path, &bytes);
-            let failed = |error| Failure::new(ExitCode::HostLacks, format!("writing {}: {error}", path.display()));
-            written.map_err(failed)?;
+            write_file(&path, &bytes)?;
             Ok(Output::new(Vec::new()))
         }
     }
@@ -96,19 +94,6 @@ fn parse_addition(text: &str) -> Failures<(PathBuf, String, Option<u32>)> {
         return Err(wrong("there are too many colons"));
     }
     Ok((PathBuf::from(source), destination.to_owned(), mode))
-}
-
-/// Writes beside the destination and renames, so that nobody sees half an archive.
-fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let done = std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, path));
-    if done.is_err() {
-        // What is left of the attempt is of no use; failing to remove it changes nothing for the caller.
-        let _ = std::fs::remove_file(&temporary);
-    }
-    done
 }
 
 #[cfg(test)]

@@ -6,10 +6,11 @@ use std::process::ExitCode as ProcessCode;
 use chaoscontrol_artifact::{ExitCode, StageResult, escape};
 use chaoscontrol_cli::{
     ALLOW_UNFAITHFUL_KVM, BUG, FROM, Failure, Failures, Flag, INPUT, PIN_CORE, STORE, Stage, TIER, Tool, WATCHDOG,
-    stage_main,
+    stage_main, write_file,
 };
+use chaoscontrol_explore::events::json_lines;
 use chaoscontrol_explore::machines::{Host, choose_tier};
-use chaoscontrol_explore::stages::reproduce::{ReproduceOptions, reproduce_bugs};
+use chaoscontrol_explore::stages::reproduce::{Heard, ReproduceOptions, reproduce_bugs};
 
 static TOOL: Tool = Tool {
     name: "chaos-reproduce",
@@ -20,11 +21,12 @@ static TOOL: Tool = Tool {
             recorded one. A snapshot that is missing or damaged is a result; a replay that differs ends with code 12 and \
             names the first difference.",
     reads: "The descriptor of chaos-minimize or of a round; the bugs it names, their traces and snapshot.",
-    writes: "Objects: a reproduction a bug, console output with --serial. On stdout: a descriptor.",
+    writes: "Objects: a reproduction a bug, console output with --serial. On stdout: a descriptor. With --events a file.",
     flags: &[
         BUG,
         Flag::switch("from-boot", "Boot the guests again in place of restoring the snapshot"),
         Flag::switch("serial", "Keep console output, and show it on stderr"),
+        Flag::one("events", "FILE", "Write the events of the one bug that is replayed, as JSON lines"),
         TIER,
         ALLOW_UNFAITHFUL_KVM,
         PIN_CORE,
@@ -61,12 +63,24 @@ fn work(stage: &Stage) -> Failures<StageResult> {
     };
     let progress = &stage.context.progress;
     let talk = |done: u64, total: u64, note: &str| progress.at(done, total, note);
-    let (result, consoles) = reproduce_bugs(stage.store, stage.before()?, &options, &talk)?;
-    for (bug, serial) in consoles {
+    let (result, heard) = reproduce_bugs(stage.store, stage.before()?, &options, &talk)?;
+    for Heard { bug, serial, .. } in &heard {
         for (vm, text) in serial.iter().enumerate() {
             let text = escape::terminal_lines(&String::from_utf8_lossy(text));
             progress.show(&format!("bug {}, console of vm {vm}:\n{text}", bug.digest.short()));
         }
+    }
+    if let Some(path) = arguments.path("events") {
+        let events = match heard.as_slice() {
+            [] => &[][..],
+            [one] => &one.events,
+            more => {
+                let what =
+                    format!("--events writes those of one bug, and there are {}: say which with --bug", more.len());
+                return Err(Failure::usage(what));
+            }
+        };
+        write_file(&path, json_lines(events).as_bytes())?;
     }
     Ok(result)
 }

@@ -12,6 +12,7 @@
 pub mod campaign;
 pub mod coverage;
 pub mod error;
+pub mod events;
 pub mod machines;
 pub mod minimize;
 pub mod pool;

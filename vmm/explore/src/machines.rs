@@ -278,6 +278,7 @@ pub fn ran(outcome: BranchOutcome, start_ns: u64) -> Ran {
             rolling: Digest(outcome.trace.rolling),
             rounds: outcome.records.unwrap_or_default().iter().map(trace_round).collect(),
         },
+        events: outcome.event_log.unwrap_or_default(),
         instructions: outcome.instructions,
         cluster_ns: outcome.cluster_ns,
         serial: outcome.serial,

@@ -2,6 +2,7 @@
 //! What runs branches: the cluster, or a small fake in tests.
 
 use chaoscontrol_artifact::schema::{AssertionSummary, TraceDocument, Violation};
+use chaoscontrol_cluster::GuestEvent;
 use chaoscontrol_fault::{Ledger, Schedule, Shape};
 
 use crate::error::ExploreError;
@@ -32,6 +33,8 @@ pub struct Ran {
     pub ledger: Ledger,
     /// Every round.
     pub trace: TraceDocument,
+    /// What the guests reported as events, in the order in which it was heard; a first part where there were too many.
+    pub events: Vec<GuestEvent>,
     /// Instructions of all VMs.
     pub instructions: u64,
     /// Cluster ns that it took.

@@ -3,7 +3,7 @@
 
 use chaoscontrol_artifact::schema::{Descriptor, Divergence, RunConfiguration};
 use chaoscontrol_artifact::{ObjectRef, Store};
-use chaoscontrol_cluster::Cluster;
+use chaoscontrol_cluster::{Cluster, GuestEvent};
 use chaoscontrol_fault::Schedule;
 use chaoscontrol_machine::KvmOptions;
 
@@ -49,6 +49,8 @@ pub struct Same {
     pub instructions: u64,
     /// Digest of the whole branch.
     pub digest: chaoscontrol_artifact::Digest,
+    /// What the guests reported as events.
+    pub events: Vec<GuestEvent>,
 }
 
 /// Runs a branch twice, each time on machines of its own.
@@ -65,7 +67,7 @@ pub fn diverge(
     let (second, _) = start.run(store, &plan)?;
     let Some(at) = first_divergence(&first.trace, &second.trace) else {
         let (rounds, digest) = (first.trace.rounds.len(), first.trace.digest);
-        return Ok(Ok(Same { rounds, instructions: first.instructions, digest }));
+        return Ok(Ok(Same { rounds, instructions: first.instructions, digest, events: first.events }));
     };
     talk(2, 2, "runs, and two more to the difference");
     let horizon_ns = at.cluster_ns.0.saturating_sub(start_ns).max(1);

@@ -5,7 +5,7 @@ use chaoscontrol_artifact::schema::{
     Descriptor, Link, Outcome, Parameters, Reproduction, RunConfiguration, Start, TraceDocument,
 };
 use chaoscontrol_artifact::{ExitCode, MediaType, ObjectRef, StageResult, Store, StoreError};
-use chaoscontrol_cluster::Cluster;
+use chaoscontrol_cluster::{Cluster, GuestEvent};
 use chaoscontrol_machine::KvmOptions;
 
 use super::{AnyBug, Talk, bugs_of};
@@ -28,16 +28,24 @@ pub struct ReproduceOptions {
     pub kvm: KvmOptions,
 }
 
-/// A bug's console output, by VM.
-pub type Consoles = Vec<(ObjectRef, Vec<Vec<u8>>)>;
+/// What a replay left beside its documents.
+#[derive(Clone, Debug)]
+pub struct Heard {
+    /// The bug.
+    pub bug: ObjectRef,
+    /// Console output by VM, where it was asked for.
+    pub serial: Vec<Vec<u8>>,
+    /// What the guests reported as events.
+    pub events: Vec<GuestEvent>,
+}
 
-/// Runs the bugs that the stage before wrote. Gives the console output too, where it was asked for.
+/// Runs the bugs that the stage before wrote. Gives what was heard of the guests too.
 pub fn reproduce_bugs(
     store: &Store,
     previous: &Descriptor,
     options: &ReproduceOptions,
     talk: Talk,
-) -> Result<(StageResult, Consoles), ExploreError> {
+) -> Result<(StageResult, Vec<Heard>), ExploreError> {
     let parameters = Parameters::from([
         ("start".to_owned(), if options.from_boot { "boot" } else { "snapshot" }.into()),
         ("serial".to_owned(), chaoscontrol_artifact::schema::Parameter::Flag(options.serial)),
@@ -49,7 +57,7 @@ pub fn reproduce_bugs(
     if let Some(bug) = options.bug {
         result.parameters.insert("bug".to_owned(), bug.into());
     }
-    let mut consoles = Vec::new();
+    let mut heard = Vec::new();
     let bugs = bugs_of(previous, options.bug)?;
     for (index, reference) in bugs.iter().enumerate() {
         talk(index as u64, bugs.len() as u64, "bugs");
@@ -78,9 +86,10 @@ pub fn reproduce_bugs(
         }
         result.inputs.push(Link::new("bug", *reference));
         result.outputs.push(Link::new("reproduction", store.publish(&reproduction)?));
-        consoles.push((*reference, serial));
+        let events = ran.map_or_else(Vec::new, |ran| ran.events);
+        heard.push(Heard { bug: *reference, serial, events });
     }
-    Ok((result, consoles))
+    Ok((result, heard))
 }
 
 /// Runs a bug's branch again and compares it with the recorded one.

@@ -77,6 +77,7 @@ impl Subject for FakeSubject {
             coverage: vec![coverage(plan); 3],
             ledger: Ledger::new(&plan.schedule),
             trace: TraceDocument { digest, rolling: digest, rounds: vec![round(digest)] },
+            events: Vec::new(),
             instructions: 1000 + plan.seed % 100,
             cluster_ns: plan.horizon_ns,
             serial: vec![b"console\n".to_vec(); 3],
