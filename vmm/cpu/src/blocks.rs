@@ -7,7 +7,7 @@ use crate::int::branch::is_canonical;
 use crate::int::fused::fuse;
 use crate::memory::{OFFSET_MASK, PAGE_BYTES, PAGE_MASK, page_flag};
 use crate::mmu::{Kind, Target};
-use crate::op::{Op, Trap, attr};
+use crate::op::{CodeMode, Op, Trap, attr};
 use crate::state::seg;
 use crate::tlb::same_decoding;
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ struct Block {
     physical: u64,
     /// Physical page of the second half, where the only instruction crosses a page.
     second_page: Option<u64>,
-    long: bool,
+    mode: CodeMode,
     next_in_bucket: u32,
 }
 
@@ -251,10 +251,10 @@ impl Blocks {
             return Ok(run);
         }
         let fetch = self.fetch(core)?;
-        let long = core.in_long_code();
-        let id = match self.lookup(core.rip, fetch.physical, long) {
+        let mode = core.code_mode();
+        let id = match self.lookup(core.rip, fetch.physical, mode) {
             Some(id) if self.fits(core, id, &fetch)? => id,
-            _ => self.decode(core, &fetch, long)?,
+            _ => self.decode(core, &fetch, mode)?,
         };
         let block = self.blocks[id as usize];
         self.remember(core.tlb.code_tag(), &block);
@@ -267,17 +267,17 @@ impl Blocks {
         let Some(second) = block.second_page else {
             return Ok(block.run.end_ip.wrapping_sub(block.ip) <= fetch.bytes as u64);
         };
-        match second_page(core, fetch, block.long)? {
+        match second_page(core, fetch, block.mode)? {
             Target::Ram { physical, .. } => Ok(physical == second),
             Target::Outside { .. } => Ok(false),
         }
     }
 
-    fn lookup(&self, ip: u64, physical: u64, long: bool) -> Option<u32> {
+    fn lookup(&self, ip: u64, physical: u64, mode: CodeMode) -> Option<u32> {
         let mut id = self.buckets[self.bucket(physical, ip)];
         while id != NO_BLOCK {
             let block = &self.blocks[id as usize];
-            if block.ip == ip && block.physical == physical && block.long == long {
+            if block.ip == ip && block.physical == physical && block.mode == mode {
                 return Some(id);
             }
             id = block.next_in_bucket;
@@ -285,7 +285,7 @@ impl Blocks {
         None
     }
 
-    fn decode(&mut self, core: &mut Core, fetch: &Fetch, long: bool) -> Result<u32, Trap> {
+    fn decode(&mut self, core: &mut Core, fetch: &Fetch, mode: CodeMode) -> Result<u32, Trap> {
         if self.ops.len() + self.block_ops_max + 1 > self.ops_max {
             self.clear(core);
         }
@@ -296,11 +296,11 @@ impl Blocks {
             let ip = core.rip.wrapping_add(offset as u64);
             // SAFETY: `fetch.bytes` ends with the RAM page that `fetch.host` points into, and nothing writes to it here.
             let bytes = unsafe { std::slice::from_raw_parts(fetch.host.add(offset), fetch.bytes - offset) };
-            let op = match decode(bytes, ip, long, (self.ops.len() - first) as u8) {
+            let op = match decode(bytes, ip, mode, (self.ops.len() - first) as u8) {
                 Decoded::Op(op) => op,
                 Decoded::NeedsMore if offset > 0 => break,
                 Decoded::NeedsMore => {
-                    let (op, page) = decode_across(core, fetch, long)?;
+                    let (op, page) = decode_across(core, fetch, mode)?;
                     second_page = page;
                     op
                 }
@@ -318,7 +318,7 @@ impl Blocks {
             count,
             dispatched: count - u16::from(self.fuse_last_two(first)),
         };
-        let block = Block { ip: core.rip, run, physical: fetch.physical, second_page, long, next_in_bucket: NO_BLOCK };
+        let block = Block { ip: core.rip, run, physical: fetch.physical, second_page, mode, next_in_bucket: NO_BLOCK };
         let in_page = (PAGE_BYTES - (fetch.physical & OFFSET_MASK)).min(offset as u64);
         self.mark(core, fetch.physical, in_page);
         if let Some(page) = second_page {
@@ -486,9 +486,10 @@ impl Blocks {
 }
 
 /// Translates the page after the one that fetching began in.
-fn second_page(core: &mut Core, fetch: &Fetch, long: bool) -> Result<Target, Trap> {
+fn second_page(core: &mut Core, fetch: &Fetch, mode: CodeMode) -> Result<Target, Trap> {
     let next = (fetch.linear & PAGE_MASK).wrapping_add(PAGE_BYTES);
     let to_page_end = (PAGE_BYTES - (fetch.physical & OFFSET_MASK)) as usize;
+    let long = mode.is_long();
     let past_canonical = long && !is_canonical(next);
     if fetch.bytes < to_page_end || past_canonical {
         // The code segment (or the canonical half) ends inside the instruction.
@@ -498,8 +499,8 @@ fn second_page(core: &mut Core, fetch: &Fetch, long: bool) -> Result<Target, Tra
 }
 
 /// Decodes an instruction whose bytes do not end in its first page, and says which the second physical page is.
-fn decode_across(core: &mut Core, fetch: &Fetch, long: bool) -> Result<(Op, Option<u64>), Trap> {
-    let Target::Ram { host, physical, .. } = second_page(core, fetch, long)? else {
+fn decode_across(core: &mut Core, fetch: &Fetch, mode: CodeMode) -> Result<(Op, Option<u64>), Trap> {
+    let Target::Ram { host, physical, .. } = second_page(core, fetch, mode)? else {
         return Err(core.fetch_outside_ram());
     };
     let mut bytes = [0u8; INSTRUCTION_BYTES_MAX];
@@ -510,7 +511,7 @@ fn decode_across(core: &mut Core, fetch: &Fetch, long: bool) -> Result<(Op, Opti
         std::ptr::copy_nonoverlapping(fetch.host, bytes.as_mut_ptr(), near);
         std::ptr::copy_nonoverlapping(host, bytes.as_mut_ptr().add(near), far);
     }
-    match decode(&bytes, core.rip, long, 0) {
+    match decode(&bytes, core.rip, mode, 0) {
         Decoded::Op(op) => Ok((op, Some(physical))),
         Decoded::NeedsMore => Err(core.fault_code(vector::GP, 0)),
     }

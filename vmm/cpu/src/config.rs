@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! What a user of the CPU chooses. Nothing here but the TSC base can be seen by a guest.
+//! What a user of the CPU chooses. Nothing here but the TSC base and the topology can be seen by a guest.
 
-/// Sizes of the CPU's caches. No size can be seen by a guest; tests vary them to show it.
+use crate::model::Topology;
+
+/// Sizes of the CPU's caches, and which CPU it is. No size can be seen by a guest; tests vary them to show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Entries of the translation cache: rounded up to a power of two, 16 to 65,536.
@@ -16,6 +18,8 @@ pub struct Config {
     pub hot_executions: u32,
     /// Bytes of compiled code kept before all of it is dropped: 256 KiB to 1 GiB.
     pub code_bytes: usize,
+    /// What CPUID says of several CPUs.
+    pub topology: Topology,
 }
 
 /// How instructions are executed. No guest and no artifact can tell.
@@ -37,6 +41,7 @@ impl Default for Config {
             tier: Tier::default(),
             hot_executions: 24,
             code_bytes: 64 << 20,
+            topology: Topology::default(),
         }
     }
 }

@@ -6,10 +6,11 @@ use crate::config::{Config, TscBase};
 use crate::exit::Exit;
 use crate::flags::{LazyFlags, bit};
 use crate::memory::{GuestRam, PageIndex};
-use crate::op::{NO_REGISTER, Op, Step, Trap, attr};
+use crate::model::Topology;
+use crate::op::{CodeMode, NO_REGISTER, Op, Step, Trap, attr};
 use crate::segment::desc;
 use crate::state::{DescriptorTable, Msrs, Segment, X87, seg};
-use crate::tlb::{CODE_LONG, CODE_USER, Privilege, Tlb};
+use crate::tlb::{CODE_LONG, CODE_SHORT, CODE_USER, Privilege, Tlb};
 use crate::width::Width;
 
 /// A fault, trap or software interrupt that is to be delivered.
@@ -164,6 +165,10 @@ pub(crate) struct Core {
     /// What compiled code keeps.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     pub frame: crate::compiled::Frame,
+    /// Which CPU of the machine this is.
+    pub topology: Topology,
+    /// Among them are tables of two-level paging, whose entries have four bytes.
+    pub short_entries: bool,
 }
 
 impl Core {
@@ -215,6 +220,8 @@ impl Core {
             walked: Vec::new(),
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             frame: crate::compiled::Frame::default(),
+            topology: config.topology,
+            short_entries: false,
         }
     }
 
@@ -271,6 +278,27 @@ impl Core {
         self.msrs.efer & cr::EFER_LMA != 0 && self.segments[seg::CS].attributes & desc::LONG != 0
     }
 
+    /// Protection is off.
+    pub fn in_real_mode(&self) -> bool {
+        self.cr0 & cr::CR0_PE == 0
+    }
+
+    /// Long mode is active, in 64-bit or compatibility code.
+    pub fn in_long_mode(&self) -> bool {
+        self.msrs.efer & cr::EFER_LMA != 0
+    }
+
+    /// How code is decoded.
+    pub fn code_mode(&self) -> CodeMode {
+        if self.in_long_code() {
+            CodeMode::Bits64
+        } else if self.segments[seg::CS].attributes & desc::BIG != 0 {
+            CodeMode::Bits32
+        } else {
+            CodeMode::Bits16
+        }
+    }
+
     /// RFLAGS as PUSHF would see it.
     pub fn rflags(&self) -> u64 {
         self.system_flags | self.flags.bits() | bit::FIXED
@@ -294,8 +322,12 @@ impl Core {
         let cached = !self.alignment_checked() && self.dr7 & DR7_ENABLES == 0;
         self.tlb.set_privilege(self.privilege, cached);
         let user = if self.privilege == Privilege::User { CODE_USER } else { 0 };
-        let long = if self.in_long_code() { CODE_LONG } else { 0 };
-        self.tlb.set_code_mode(user | long);
+        let mode = match self.code_mode() {
+            CodeMode::Bits64 => CODE_LONG,
+            CodeMode::Bits32 => 0,
+            CodeMode::Bits16 => CODE_SHORT,
+        };
+        self.tlb.set_code_mode(user | mode);
     }
 
     /// The count before the operation that is executing.

@@ -5,7 +5,7 @@
 //! RIP-relative operands and branch targets are absolute.
 
 use crate::core_state::{Core, vector};
-use crate::op::{NO_REGISTER, Op, Step, attr};
+use crate::op::{CodeMode, NO_REGISTER, Op, Step, attr};
 use crate::table::{self, Entry};
 use iced_x86::{Code, CodeSize, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 
@@ -25,8 +25,8 @@ pub(crate) enum Decoded {
 }
 
 /// Decodes the instruction at `bytes[0]`, which lies at `ip`.
-pub(crate) fn decode(bytes: &[u8], ip: u64, long: bool, position: u8) -> Decoded {
-    let bits = if long { 64 } else { 32 };
+pub(crate) fn decode(bytes: &[u8], ip: u64, mode: CodeMode, position: u8) -> Decoded {
+    let (bits, long) = (mode.bits(), mode.is_long());
     let limited = &bytes[..bytes.len().min(INSTRUCTION_BYTES_MAX)];
     let mut decoder = Decoder::with_ip(bits, limited, ip, OPTIONS);
     let mut instruction = Instruction::default();

@@ -67,7 +67,7 @@ pub enum Exit {
 /// What a guest did that cannot be carried on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum GuestError {
-    /// A mode that this engine does not run yet (real or 16/32-bit protected mode).
+    /// A hardware task switch, or virtual-8086 mode, which this engine does not have.
     UnsupportedMode {
         /// Where.
         rip: u64,

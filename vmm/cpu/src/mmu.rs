@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! Four-level paging (AMD64 APM vol. 2, 5.3; Intel SDM vol. 3A, 4.5).
+//! Four-level paging (AMD64 APM vol. 2, 5.3; Intel SDM vol. 3A, 4.5); the paging of 32-bit modes is in `mmu_legacy.rs`.
 //!
 //! A walk sets the accessed bit of each table entry it passes and, if the access is allowed, the accessed and dirty bits of
 //! the last one. Every page a walk reads is marked; a store that changes a present entry in a marked page flushes all
@@ -32,28 +32,28 @@ pub(crate) enum Target {
     },
 }
 
-const PRESENT: u64 = 1 << 0;
-const WRITABLE: u64 = 1 << 1;
-const USER: u64 = 1 << 2;
-const ACCESSED: u64 = 1 << 5;
-const DIRTY: u64 = 1 << 6;
-const LARGE: u64 = 1 << 7;
-const NO_EXECUTE: u64 = 1 << 63;
-const ADDRESS: u64 = ((1 << PHYSICAL_BITS) - 1) & PAGE_MASK;
-const RESERVED: u64 = ((1 << 52) - 1) & !((1 << PHYSICAL_BITS) - 1);
+pub(crate) const PRESENT: u64 = 1 << 0;
+pub(crate) const WRITABLE: u64 = 1 << 1;
+pub(crate) const USER: u64 = 1 << 2;
+pub(crate) const ACCESSED: u64 = 1 << 5;
+pub(crate) const DIRTY: u64 = 1 << 6;
+pub(crate) const LARGE: u64 = 1 << 7;
+pub(crate) const NO_EXECUTE: u64 = 1 << 63;
+pub(crate) const ADDRESS: u64 = ((1 << PHYSICAL_BITS) - 1) & PAGE_MASK;
+pub(crate) const RESERVED: u64 = ((1 << 52) - 1) & !((1 << PHYSICAL_BITS) - 1);
 
 /// Page-fault error code bits.
-const ERROR_PRESENT: u32 = 1;
+pub(crate) const ERROR_PRESENT: u32 = 1;
 const ERROR_WRITE: u32 = 2;
 const ERROR_USER: u32 = 4;
-const ERROR_RESERVED: u32 = 8;
+pub(crate) const ERROR_RESERVED: u32 = 8;
 const ERROR_FETCH: u32 = 16;
 
 /// A finished walk.
-struct Walk {
-    physical: u64,
-    writable: bool,
-    dirty: bool,
+pub(crate) struct Walk {
+    pub physical: u64,
+    pub writable: bool,
+    pub dirty: bool,
 }
 
 impl Core {
@@ -92,6 +92,9 @@ impl Core {
     }
 
     fn walk(&mut self, address: u64, kind: Kind, privilege: Privilege) -> Result<Walk, Trap> {
+        if !self.in_long_mode() {
+            return self.walk_legacy(address, kind, privilege);
+        }
         let mut table = self.cr3 & ADDRESS;
         let mut rights = WRITABLE | USER;
         let mut executable = true;
@@ -129,7 +132,7 @@ impl Core {
         }
     }
 
-    fn reserved_bits(&self, level: u32, last: bool, shift: u32) -> u64 {
+    pub fn reserved_bits(&self, level: u32, last: bool, shift: u32) -> u64 {
         let mut reserved = RESERVED;
         if self.msrs.efer & cr::EFER_NXE == 0 {
             reserved |= NO_EXECUTE;
@@ -144,7 +147,7 @@ impl Core {
         reserved
     }
 
-    fn allowed(&self, kind: Kind, privilege: Privilege, rights: u64, executable: bool) -> bool {
+    pub fn allowed(&self, kind: Kind, privilege: Privilege, rights: u64, executable: bool) -> bool {
         let user_page = rights & USER != 0;
         let writable = rights & WRITABLE != 0;
         if privilege == Privilege::User {
@@ -164,22 +167,27 @@ impl Core {
     }
 
     #[cold]
-    fn page_fault(&mut self, address: u64, kind: Kind, privilege: Privilege, mut error: u32) -> Trap {
+    pub fn page_fault(&mut self, address: u64, kind: Kind, privilege: Privilege, mut error: u32) -> Trap {
         if kind == Kind::Write {
             error |= ERROR_WRITE;
         }
         if privilege == Privilege::User {
             error |= ERROR_USER;
         }
-        if kind == Kind::Execute && (self.msrs.efer & cr::EFER_NXE != 0 || self.cr4 & cr::CR4_SMEP != 0) {
+        if kind == Kind::Execute && (self.no_execute_enabled() || self.cr4 & cr::CR4_SMEP != 0) {
             error |= ERROR_FETCH;
         }
         self.pending_fault = Fault { vector: vector::PF, error: Some(error), address, software: false };
         Trap::Fault
     }
 
+    /// Table entries have a no-execute bit, and it counts.
+    fn no_execute_enabled(&self) -> bool {
+        self.msrs.efer & cr::EFER_NXE != 0 && self.cr4 & cr::CR4_PAE != 0
+    }
+
     /// Reads a table entry and marks its page.
-    fn table_entry(&mut self, location: u64) -> u64 {
+    pub fn table_entry(&mut self, location: u64) -> u64 {
         let Some((page, base)) = self.ram.page(location) else { return 0 };
         if self.ram.flags(page) & page_flag::WALKED == 0 {
             self.watch_page(page, location, page_flag::WALKED);
@@ -199,7 +207,7 @@ impl Core {
     }
 
     /// Sets accessed and dirty bits. They take nothing away, so no translation becomes stale.
-    fn set_table_bits(&mut self, location: u64, entry: u64, bits: u64) {
+    pub fn set_table_bits(&mut self, location: u64, entry: u64, bits: u64) {
         if entry & bits == bits {
             return;
         }
@@ -227,7 +235,9 @@ impl Core {
                     *byte = value;
                 }
             }
-            if old & PRESENT != 0 && old != u64::from_le_bytes(new) {
+            // Tables of two levels have entries of four bytes.
+            let present = PRESENT | if self.short_entries { PRESENT << 32 } else { 0 };
+            if old & present != 0 && old != u64::from_le_bytes(new) {
                 self.flush_translations();
                 return;
             }
@@ -238,6 +248,7 @@ impl Core {
     /// block after this instruction.
     pub fn flush_translations(&mut self) {
         let wrapped = self.tlb.flush(self.cr3);
+        self.short_entries = false;
         while let Some(page) = self.walked.pop() {
             self.ram.clear_flags(page, page_flag::WALKED);
         }

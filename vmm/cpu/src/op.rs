@@ -23,6 +23,33 @@ pub(crate) type Handler = fn(&mut Core, &Op) -> Step;
 /// Register number that always reads zero (no base, no index).
 pub(crate) const NO_REGISTER: u8 = 16;
 
+/// What a code segment makes of bytes: its default operand and address size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CodeMode {
+    /// Real mode, and segments without D.
+    Bits16,
+    /// Segments with D.
+    Bits32,
+    /// 64-bit mode.
+    Bits64,
+}
+
+impl CodeMode {
+    /// 64-bit mode, where segments hardly count.
+    pub fn is_long(self) -> bool {
+        self == Self::Bits64
+    }
+
+    /// As the decoder wants it.
+    pub fn bits(self) -> u32 {
+        match self {
+            Self::Bits16 => 16,
+            Self::Bits32 => 32,
+            Self::Bits64 => 64,
+        }
+    }
+}
+
 /// Attributes of an [`Op`].
 pub(crate) mod attr {
     /// Has a REP or REPE prefix.
@@ -33,7 +60,7 @@ pub(crate) mod attr {
     pub const ADDRESS_32: u16 = 1 << 2;
     /// Addresses are cut to 16 bits.
     pub const ADDRESS_16: u16 = 1 << 3;
-    /// The segment is checked and its base added (compatibility mode).
+    /// The segment is checked and its base added (all but 64-bit mode).
     pub const SEGMENTED: u16 = 1 << 4;
     /// Decoded for a 64-bit code segment.
     pub const LONG: u16 = 1 << 5;
@@ -47,7 +74,7 @@ pub(crate) mod attr {
     pub const MEMORY: u16 = 1 << 9;
     /// Traps (single step, data breakpoints) are held after this operation (MOV SS, POP SS).
     pub const HOLDS_TRAPS: u16 = 1 << 10;
-    /// Decoded for a code segment of compatibility mode.
+    /// Decoded for a code segment of 16 or 32 bits.
     pub const SEGMENTED_CODE: u16 = 1 << 11;
     /// In compiled blocks: compiled for CPL 3.
     pub const USER: u16 = 1 << 12;

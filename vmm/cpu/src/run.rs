@@ -2,7 +2,7 @@
 //! The run loop: boundaries between blocks, and what happens at them.
 
 use crate::blocks::Run;
-use crate::core_state::{Core, DR7_ENABLES, Fault, cr, vector};
+use crate::core_state::{Core, DR7_ENABLES, Fault, vector};
 use crate::cpu::Cpu;
 use crate::exit::{Exit, GuestError};
 use crate::flags::bit;
@@ -227,9 +227,6 @@ impl Cpu {
             if self.core.halted {
                 return Some(Exit::Halted);
             }
-            if !self.mode_supported() {
-                return Some(Exit::GuestError(GuestError::UnsupportedMode { rip: self.core.rip }));
-            }
             if !self.needs_care() {
                 self.core.attention = false;
                 return None;
@@ -238,12 +235,6 @@ impl Cpu {
                 return Some(exit);
             }
         }
-    }
-
-    fn mode_supported(&self) -> bool {
-        let core = &self.core;
-        core.msrs.efer & cr::EFER_LMA != 0
-            && (core.in_long_code() || core.segments[crate::state::seg::CS].attributes & crate::segment::desc::BIG != 0)
     }
 
     /// The next instruction has to be executed alone.
@@ -321,6 +312,13 @@ impl Cpu {
 }
 
 impl Core {
+    /// What needs a hardware task switch or virtual-8086 mode ends the run.
+    #[cold]
+    pub fn unsupported_mode(&mut self) -> Trap {
+        self.pending_exit = Exit::GuestError(GuestError::UnsupportedMode { rip: self.rip });
+        Trap::Exit
+    }
+
     /// Code outside RAM cannot be decoded.
     #[cold]
     pub fn fetch_outside_ram(&mut self) -> Trap {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! Segments: limit and type checks of compatibility mode, effective bases.
+//! Segments: loading in all modes, limit and type checks outside 64-bit mode, effective bases.
 
 use crate::core_state::{Core, vector};
 use crate::op::{Step, Trap};
@@ -156,9 +156,12 @@ impl Core {
         Ok(Descriptor { low, high: 0, address })
     }
 
-    /// [`Core::descriptor`] of a 16-byte system descriptor.
+    /// [`Core::descriptor`] of a system descriptor, which has 16 bytes in long mode.
     pub fn system_descriptor(&mut self, selector: u16, vector: u8) -> Result<Descriptor, Trap> {
         let mut descriptor = self.descriptor(selector, vector)?;
+        if !self.in_long_mode() {
+            return Ok(descriptor);
+        }
         let limit = if selector & 4 == 0 { u32::from(self.gdtr.limit) } else { self.ldtr.limit };
         if u32::from(selector & !7) + 15 > limit {
             return Err(self.fault_code(vector, error_of(selector)));
@@ -184,11 +187,21 @@ impl Core {
 
     /// MOV, POP and the far loads to ES, SS, DS, FS and GS.
     pub fn load_segment(&mut self, register: usize, selector: u16) -> Step {
+        if self.in_real_mode() {
+            self.segments[register] = self.real_segment(register, selector);
+            self.update_segment_bases();
+            return Ok(());
+        }
         let segment =
             if register == seg::SS { self.stack_segment(selector, self.cpl())? } else { self.data_segment(selector)? };
         self.segments[register] = segment;
         self.update_segment_bases();
         Ok(())
+    }
+
+    /// Real mode changes selector and base; limit and attributes stay, so that a limit from protected mode goes on.
+    pub fn real_segment(&self, register: usize, selector: u16) -> Segment {
+        Segment { selector, base: u64::from(selector) << 4, ..self.segments[register] }
     }
 
     fn data_segment(&mut self, selector: u16) -> Result<Segment, Trap> {
@@ -238,8 +251,7 @@ impl Core {
         if let Some(ss) = ss {
             self.segments[seg::SS] = ss;
         }
-        let flat = cs.attributes & desc::LONG != 0;
-        if !flat && (old.base != cs.base || old.limit != cs.limit || old.attributes & desc::LONG != 0) {
+        if !self.in_long_code() && (old.base != cs.base || old.limit != cs.limit || old.attributes & desc::LONG != 0) {
             // Blocks are found by instruction pointer: another base or limit means other bytes.
             self.forget_code = true;
         }
@@ -265,20 +277,21 @@ impl Core {
         }
     }
 
-    /// Linear address in compatibility mode: checks presence, type and limit.
+    /// Linear address outside 64-bit mode: checks presence, type and limit (in real mode the limit alone).
     #[cold]
     #[inline(never)]
     pub fn segmented(&mut self, segment: u8, offset: u64, bytes: u64, write: bool) -> Result<u64, Trap> {
         let index = usize::from(segment & 7);
         let Segment { base, limit, attributes, .. } = self.segments[index];
         let code = attributes & desc::CODE != 0;
-        let permitted = attributes & desc::PRESENT != 0
-            && match (code, write) {
-                (true, true) => false,
-                (true, false) => attributes & desc::WRITABLE != 0,
-                (false, true) => attributes & desc::WRITABLE != 0,
-                (false, false) => true,
-            };
+        let permitted = self.in_real_mode()
+            || attributes & desc::PRESENT != 0
+                && match (code, write) {
+                    (true, true) => false,
+                    (true, false) => attributes & desc::WRITABLE != 0,
+                    (false, true) => attributes & desc::WRITABLE != 0,
+                    (false, false) => true,
+                };
         let last = offset + (bytes - 1);
         let inside = if !code && attributes & desc::CONFORMING != 0 {
             let top = if attributes & desc::BIG != 0 { 0xffff_ffff } else { 0xffff };

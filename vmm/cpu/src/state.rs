@@ -163,3 +163,65 @@ pub struct CpuState {
     /// Progress since reset in the engine's unit; for the exact engine every counted event of the semantics, point 1.
     pub instructions: u64,
 }
+
+/// RFLAGS after INIT: the bit that is always set.
+const FLAGS_AFTER_INIT: u64 = 2;
+/// CR0 bits that INIT keeps: CD and NW.
+const CR0_KEPT: u64 = 3 << 29;
+const CR0_ET: u64 = 1 << 4;
+
+impl CpuState {
+    /// The state after INIT (AMD64 APM vol. 2, table 14-1): real mode at the reset vector, with x87, SSE, MSRs but EFER, the
+    /// time stamp counter and the progress count as they were.
+    #[must_use]
+    pub fn after_init(&self) -> Self {
+        let data = Segment { selector: 0, base: 0, limit: 0xffff, attributes: 0x93 };
+        let mut segments = [data; 6];
+        segments[seg::CS] = Segment { selector: 0xf000, base: 0xffff_0000, limit: 0xffff, attributes: 0x9b };
+        let table = DescriptorTable { base: 0, limit: 0xffff };
+        let mut gpr = [0; 16];
+        gpr[2] = u64::from(crate::model::SIGNATURE);
+        Self {
+            gpr,
+            rip: 0xfff0,
+            rflags: FLAGS_AFTER_INIT,
+            segments,
+            tr: Segment { attributes: 0x8b, ..data },
+            ldtr: Segment { attributes: 0x82, ..data },
+            gdtr: table,
+            idtr: table,
+            cr0: self.cr0 & CR0_KEPT | CR0_ET,
+            cr2: 0,
+            cr3: 0,
+            cr4: 0,
+            cr8: 0,
+            dr: [0; 4],
+            dr6: 0xffff_0ff0,
+            dr7: 0x400,
+            msrs: Msrs { efer: 0, ..self.msrs },
+            interrupt_shadow: false,
+            nmi_blocked: false,
+            halted: false,
+            pending_debug: 0,
+            ..*self
+        }
+    }
+
+    /// The state after a start-up message with `vector` reached a CPU that INIT had left waiting: execution starts at
+    /// `vector << 12` (Intel SDM vol. 3A, 9.4.4.1).
+    #[must_use]
+    pub fn after_start_up(&self, vector: u8) -> Self {
+        let mut state = *self;
+        state.rip = 0;
+        state.segments[seg::CS].selector = u16::from(vector) << 8;
+        state.segments[seg::CS].base = u64::from(vector) << 12;
+        state
+    }
+
+    /// A CPU that was never started, as power-on and firmware leave all but the first.
+    #[must_use]
+    pub fn never_started() -> Self {
+        let msrs = Msrs { pat: 0x0007_0406_0007_0406, ..Msrs::default() };
+        Self { mxcsr: 0x1f80, cr0: CR0_KEPT, msrs, ..Self::default() }.after_init()
+    }
+}

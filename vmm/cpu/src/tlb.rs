@@ -41,13 +41,14 @@ const UNCACHED: u64 = 4;
 const EMPTY: TlbEntry = TlbEntry { read: NO_TAG, write: NO_TAG, addend: 0, physical: 0 };
 const GENERATIONS: u64 = 1 << 9;
 
-/// In the mode of a code tag: fetched by ring 3, and decoded as 64-bit code.
+/// In the mode of a code tag: fetched by ring 3, and decoded as 64-bit or 16-bit code.
 pub(crate) const CODE_USER: u64 = 1;
 pub(crate) const CODE_LONG: u64 = 2;
+pub(crate) const CODE_SHORT: u64 = 4;
 
 /// Whether bytes fetched under one code tag decode to the same operations under another.
 pub(crate) fn same_decoding(tag: u64, other: u64) -> bool {
-    (tag ^ other) & CODE_LONG == 0
+    (tag ^ other) & (CODE_LONG | CODE_SHORT) == 0
 }
 
 #[derive(Debug)]

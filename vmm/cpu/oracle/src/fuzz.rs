@@ -49,6 +49,7 @@ impl Fuzzer {
             tier: if byte(6) & 1 == 0 { Tier::Compiled } else { Tier::Reference },
             hot_executions: 1 + u32::from(byte(6) >> 1 & 3),
             code_bytes: 0,
+            ..Config::default()
         };
         let mut cpu = Cpu::new(view, &sizes);
         if cpu.set_state(&state(&byte)).is_err() {

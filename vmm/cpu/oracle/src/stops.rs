@@ -113,6 +113,7 @@ fn config(rng: &mut Stream) -> Config {
         tier: pick(rng, &[Tier::Reference, Tier::Compiled, Tier::Compiled]),
         hot_executions: pick(rng, &[1, 2, 24]),
         code_bytes: 0,
+        ..Config::default()
     }
 }
 

@@ -6,6 +6,8 @@ use crate::exit::Exit;
 use crate::flags::bit;
 use crate::memory::PHYSICAL_BITS;
 use crate::op::{Handler, Op, Step, attr};
+use crate::segment::desc;
+use crate::state::seg;
 use crate::table::Entry;
 use iced_x86::Code;
 
@@ -39,7 +41,10 @@ impl Core {
         let pages_without_protection = value & cr::CR0_PG != 0 && value & cr::CR0_PE == 0;
         let nw_without_cd = value & cr::CR0_NW != 0 && value & cr::CR0_CD == 0;
         let leaves_paging = value & cr::CR0_PG == 0 && self.in_long_code();
-        if value >> 32 != 0 || pages_without_protection || nw_without_cd || leaves_paging {
+        let enters_long = value & !self.cr0 & cr::CR0_PG != 0 && self.msrs.efer & cr::EFER_LME != 0;
+        let cannot_enter = self.cr4 & cr::CR4_PAE == 0 || self.segments[seg::CS].attributes & desc::LONG != 0;
+        let wrong = pages_without_protection || nw_without_cd || leaves_paging || (enters_long && cannot_enter);
+        if value >> 32 != 0 || wrong {
             return Err(self.gp0());
         }
         let changed = self.cr0 ^ value;
@@ -49,7 +54,7 @@ impl Core {
             self.msrs.efer = (self.msrs.efer & !cr::EFER_LMA) | if active { cr::EFER_LMA } else { 0 };
             self.attention = true;
         }
-        if changed & (cr::CR0_PG | cr::CR0_WP) != 0 {
+        if changed & (cr::CR0_PG | cr::CR0_WP | cr::CR0_PE) != 0 {
             self.flush_translations();
         }
         self.update_privilege();
@@ -74,7 +79,7 @@ impl Core {
         }
         let changed = self.cr4 ^ value;
         self.cr4 = value;
-        if changed & (cr::CR4_SMEP | cr::CR4_SMAP) != 0 {
+        if changed & (cr::CR4_SMEP | cr::CR4_SMAP | cr::CR4_PAE | cr::CR4_PSE) != 0 {
             self.flush_translations();
         }
         Ok(())

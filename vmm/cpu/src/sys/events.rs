@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! Delivery of exceptions and interrupts in long mode (AMD64 APM vol. 2, 8.9; Intel SDM vol. 3A, 6.14).
+//! Delivery of exceptions and interrupts (AMD64 APM vol. 2, 8.9; Intel SDM vol. 3A, 6.14); entering handlers in long mode.
+//! Other modes enter theirs in `legacy.rs`.
 
 use crate::core_state::{Core, Fault, vector};
 use crate::exit::{Exit, GuestError};
@@ -11,7 +12,7 @@ use crate::state::seg;
 use crate::tlb::Privilege;
 
 /// The error code bit that says the selector is an IDT index.
-const IN_IDT: u32 = 2;
+pub(crate) const IN_IDT: u32 = 2;
 /// The error code bit that says the fault came from delivering another event.
 const EXTERNAL: u32 = 1;
 const INTERRUPT_GATE: u16 = 14;
@@ -22,13 +23,13 @@ const TSS_IST1: u64 = 36;
 
 /// What is being delivered, and where the handler returns to.
 #[derive(Clone, Copy)]
-struct Event {
-    vector: u8,
-    error: Option<u32>,
+pub(crate) struct Event {
+    pub vector: u8,
+    pub error: Option<u32>,
     /// INT n, INT3, INTO: the gate's DPL counts.
-    software: bool,
-    return_rip: u64,
-    resume_flag: bool,
+    pub software: bool,
+    pub return_rip: u64,
+    pub resume_flag: bool,
 }
 
 /// The classes of the double-fault rules.
@@ -97,7 +98,10 @@ impl Core {
             match self.enter_handler(&event) {
                 Ok(()) => return,
                 Err(Trap::Exit) => {
-                    let error = GuestError::DeliveryOutsideRam { vector: event.vector, rip: self.rip };
+                    let error = match self.pending_exit {
+                        Exit::GuestError(error) => error,
+                        _ => GuestError::DeliveryOutsideRam { vector: event.vector, rip: self.rip },
+                    };
                     self.boundary_exit = Some(Exit::GuestError(error));
                     self.log.clear();
                     return;
@@ -132,6 +136,9 @@ impl Core {
 
     /// Goes through the IDT. On `Err` nothing has changed but memory on the new stack.
     fn enter_handler(&mut self, event: &Event) -> Step {
+        if !self.in_long_mode() {
+            return self.enter_legacy_handler(event);
+        }
         let in_idt = u32::from(event.vector) * 8 + IN_IDT;
         let offset = u64::from(event.vector) * 16;
         if offset + 15 > u64::from(self.idtr.limit) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! Far JMP, CALL and RET, call gates, IRET, far pointer loads.
+//! Far JMP, CALL and RET, call gates of long mode, IRET, far pointer loads.
 
 use crate::core_state::{Core, vector};
 use crate::flags::bit;
@@ -22,9 +22,30 @@ impl Core {
         self.fault_code(vector::GP, error_of(selector))
     }
 
+    /// The L bit counts in long mode only.
+    fn is_long_code(&self, descriptor: &Descriptor) -> bool {
+        self.in_long_mode() && descriptor.has(desc::LONG)
+    }
+
+    /// Long mode refuses L and D together.
+    fn contradicts(&self, descriptor: &Descriptor) -> bool {
+        self.in_long_mode() && descriptor.has(desc::LONG | desc::BIG)
+    }
+
+    /// Far JMP, CALL, RET and IRET of real mode: the target must lie inside the limit that CS has.
+    fn check_real_target(&mut self, target: u64) -> Step {
+        if target <= u64::from(self.segments[seg::CS].limit) { Ok(()) } else { Err(self.fault_code(vector::GP, 0)) }
+    }
+
+    fn enter_real_code(&mut self, selector: u16, target: u64) {
+        self.rip = target;
+        let cs = self.real_segment(seg::CS, selector);
+        self.set_code_and_stack(cs, None);
+    }
+
     /// The instruction pointer must be canonical for 64-bit code, else inside the segment.
     fn check_entry(&mut self, descriptor: &Descriptor, target: u64) -> Step {
-        let inside = if descriptor.has(desc::LONG) {
+        let inside = if self.is_long_code(descriptor) {
             is_canonical(target)
         } else {
             target <= u64::from(descriptor.segment(0).limit)
@@ -40,7 +61,7 @@ impl Core {
         } else {
             (selector & 3) as u8 <= cpl && descriptor.dpl() == cpl
         };
-        if !descriptor.is_code() || !allowed || descriptor.has(desc::LONG | desc::BIG) {
+        if !descriptor.is_code() || !allowed || self.contradicts(descriptor) {
             return Err(self.gp(selector));
         }
         if !descriptor.has(desc::PRESENT) {
@@ -84,10 +105,18 @@ impl Core {
     }
 
     fn far_jump(&mut self, selector: u16, target: u64) -> Step {
+        if self.in_real_mode() {
+            self.check_real_target(target)?;
+            self.enter_real_code(selector, target);
+            return Ok(());
+        }
         if is_null(selector) {
             return Err(self.fault_code(vector::GP, 0));
         }
         let descriptor = self.descriptor(selector, vector::GP)?;
+        if descriptor.is_system() && !self.in_long_mode() {
+            return self.legacy_gate_jump(selector);
+        }
         let (cs, target) = if descriptor.is_system() {
             let (code, selector, target) = self.gate_target(selector)?;
             if !code.is_conforming_code() && code.dpl() != self.cpl() {
@@ -106,14 +135,22 @@ impl Core {
     }
 
     fn far_call<T: Width>(&mut self, op: &Op, selector: u16, target: u64) -> Step {
-        if is_null(selector) {
-            return Err(self.fault_code(vector::GP, 0));
-        }
-        let descriptor = self.descriptor(selector, vector::GP)?;
-        if descriptor.is_system() {
-            return self.gate_call(op, selector);
-        }
-        let cs = self.direct_code(&descriptor, selector, target)?;
+        let cs = if self.in_real_mode() {
+            self.check_real_target(target)?;
+            self.real_segment(seg::CS, selector)
+        } else {
+            if is_null(selector) {
+                return Err(self.fault_code(vector::GP, 0));
+            }
+            let descriptor = self.descriptor(selector, vector::GP)?;
+            if descriptor.is_system() && !self.in_long_mode() {
+                return self.legacy_gate_call(op, selector);
+            }
+            if descriptor.is_system() {
+                return self.gate_call(op, selector);
+            }
+            self.direct_code(&descriptor, selector, target)?
+        };
         let mut stack = self.stack(op.has(attr::LONG));
         self.push_on(&mut stack, T::cut(self.segments[seg::CS].selector.into()))?;
         self.push_on(&mut stack, T::cut(op.next_ip))?;
@@ -160,7 +197,7 @@ impl Core {
         let descriptor = self.descriptor(selector, vector::GP)?;
         let rpl = (selector & 3) as u8;
         let allowed = if descriptor.is_conforming_code() { descriptor.dpl() <= rpl } else { descriptor.dpl() == rpl };
-        if !descriptor.is_code() || rpl < self.cpl() || !allowed || descriptor.has(desc::LONG | desc::BIG) {
+        if !descriptor.is_code() || rpl < self.cpl() || !allowed || self.contradicts(&descriptor) {
             return Err(self.gp(selector));
         }
         if !descriptor.has(desc::PRESENT) {
@@ -174,7 +211,7 @@ impl Core {
         if !is_null(selector) {
             return self.present_stack_segment(selector, rpl, vector::GP);
         }
-        if code.has(desc::LONG) && rpl != 3 && (selector & 3) as u8 == rpl {
+        if self.is_long_code(code) && rpl != 3 && (selector & 3) as u8 == rpl {
             return Ok(null_stack(selector));
         }
         Err(self.fault_code(vector::GP, 0))
@@ -205,7 +242,7 @@ impl Core {
         self.rip = rip;
         self.set_code_and_stack(cs, outer.map(|(ss, _)| ss));
         if let Some((_, rsp)) = outer {
-            let mut stack = self.stack(cs.attributes & desc::LONG != 0);
+            let mut stack = self.stack(self.is_long_code(code));
             stack.pointer = rsp;
             self.set_stack(stack);
         }
@@ -220,6 +257,13 @@ fn far_return<T: Width>(core: &mut Core, op: &Op) -> Step {
     let mut stack = core.stack(op.has(attr::LONG));
     let rip = core.pop_from::<T>(&mut stack)?.zx();
     let selector = core.pop_from::<T>(&mut stack)?.zx() as u16;
+    if core.in_real_mode() {
+        core.check_real_target(rip)?;
+        stack.pointer = stack.pointer.wrapping_add(op.imm);
+        core.set_stack(stack);
+        core.enter_real_code(selector, rip);
+        return Ok(());
+    }
     let code = core.return_code(selector)?;
     stack.pointer = stack.pointer.wrapping_add(op.imm);
     let rpl = (selector & 3) as u8;
@@ -236,15 +280,37 @@ fn far_return<T: Width>(core: &mut Core, op: &Op) -> Step {
     core.finish_return(&code, selector, rip, Some((ss, rsp.wrapping_add(op.imm))))
 }
 
+/// IRET in real mode: all flags but the virtual ones are the popped ones.
+fn real_iret<T: Width>(core: &mut Core) -> Step {
+    let mut stack = core.stack(false);
+    let rip = core.pop_from::<T>(&mut stack)?.zx();
+    let selector = core.pop_from::<T>(&mut stack)?.zx() as u16;
+    let flags = core.pop_from::<T>(&mut stack)?.zx();
+    core.check_real_target(rip)?;
+    let kept = if T::BITS > 16 { bit::VM | bit::VIF | bit::VIP } else { !0xffff };
+    core.set_stack(stack);
+    core.enter_real_code(selector, rip);
+    core.set_rflags((core.rflags() & kept) | (flags & !kept));
+    core.nmi_blocked = false;
+    Ok(())
+}
+
 fn iret<T: Width>(core: &mut Core, op: &Op) -> Step {
+    if core.in_real_mode() {
+        return real_iret::<T>(core);
+    }
     if core.system_flags & bit::NT != 0 {
-        return Err(core.fault_code(vector::GP, 0));
+        // A nested task returns to the one before it, which long mode does not have.
+        return Err(if core.in_long_mode() { core.fault_code(vector::GP, 0) } else { core.unsupported_mode() });
     }
     let long = op.has(attr::LONG);
     let mut stack = core.stack(long);
     let rip = core.pop_from::<T>(&mut stack)?.zx();
     let selector = core.pop_from::<T>(&mut stack)?.zx() as u16;
     let flags = core.pop_from::<T>(&mut stack)?.zx();
+    if flags & bit::VM != 0 && T::BITS > 16 && core.cpl() == 0 && !core.in_long_mode() {
+        return Err(core.unsupported_mode());
+    }
     let rpl = (selector & 3) as u8;
     let code = core.return_code(selector)?;
     let outer = iret_stack::<T>(core, &mut stack, &code, rpl, long)?;

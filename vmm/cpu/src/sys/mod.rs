@@ -6,6 +6,7 @@ mod control;
 mod events;
 mod far;
 mod io;
+mod legacy;
 mod msr;
 mod syscall;
 mod tables;

@@ -167,7 +167,7 @@ fn rdpmc(core: &mut Core, _op: &Op) -> Step {
 }
 
 fn cpuid(core: &mut Core, _op: &Op) -> Step {
-    let leaf = crate::model::cpuid(core.gpr[0] as u32, core.gpr[1] as u32);
+    let leaf = crate::model::cpuid(core.gpr[0] as u32, core.gpr[1] as u32, core.topology);
     for (register, value) in [0u8, 3, 1, 2].into_iter().zip(leaf) {
         core.set_reg(register, value);
     }

@@ -3,6 +3,7 @@
 //!
 //! SYSCALL and SYSRET follow AMD where vendors differ: both work in compatibility mode, and SYSRET does not check RCX (the
 //! fetch at CPL 3 faults instead). SYSRET loads SS with flat attributes. SYSENTER and SYSEXIT work in long mode, as Intel has it.
+//! In protected mode SYSCALL goes to the address in STAR; in real mode there is neither (#UD, SYSENTER and SYSEXIT #GP(0)).
 
 use crate::core_state::{Core, cr, vector};
 use crate::flags::bit;
@@ -28,8 +29,11 @@ fn flat_stack(selector: u16, dpl: u8) -> Segment {
 }
 
 fn syscall(core: &mut Core, op: &Op) -> Step {
-    if core.msrs.efer & cr::EFER_SCE == 0 {
+    if core.msrs.efer & cr::EFER_SCE == 0 || core.in_real_mode() {
         return Err(core.ud());
+    }
+    if !core.in_long_mode() {
+        return legacy_syscall(core, op);
     }
     let long = op.has(attr::LONG);
     core.gpr[RCX] = op.next_ip;
@@ -42,11 +46,30 @@ fn syscall(core: &mut Core, op: &Op) -> Step {
     Ok(())
 }
 
+/// Protected mode: the target is in STAR's low half, and of the flags only IF and RF change.
+fn legacy_syscall(core: &mut Core, op: &Op) -> Step {
+    core.gpr[RCX] = op.next_ip;
+    core.rip = core.msrs.star & 0xffff_ffff;
+    let selector = (core.msrs.star >> 32) as u16 & !3;
+    let flags = core.rflags() & !(bit::IF | bit::RF);
+    core.set_code_and_stack(flat_code(selector, 0, false), Some(flat_stack(selector.wrapping_add(8), 0)));
+    core.set_rflags(flags);
+    Ok(())
+}
+
 fn sysret(core: &mut Core, op: &Op) -> Step {
-    if core.msrs.efer & cr::EFER_SCE == 0 {
+    if core.msrs.efer & cr::EFER_SCE == 0 || core.in_real_mode() {
         return Err(core.ud());
     }
     core.check_supervisor()?;
+    if !core.in_long_mode() {
+        let base = (core.msrs.star >> 48) as u16;
+        core.rip = core.gpr[RCX] & 0xffff_ffff;
+        let flags = core.rflags() | bit::IF;
+        core.set_code_and_stack(flat_code(base | 3, 3, false), Some(flat_stack(base.wrapping_add(8) | 3, 3)));
+        core.set_rflags(flags);
+        return Ok(());
+    }
     let base = (core.msrs.star >> 48) as u16;
     let long = op.code == Code::Sysretq;
     let (selector, rip) =
@@ -60,13 +83,15 @@ fn sysret(core: &mut Core, op: &Op) -> Step {
 
 fn sysenter(core: &mut Core, _op: &Op) -> Step {
     let selector = core.msrs.sysenter_cs as u16 & !3;
-    if selector == 0 {
+    if selector == 0 || core.in_real_mode() {
         return Err(core.gp0());
     }
-    core.gpr[RSP] = core.msrs.sysenter_esp;
-    core.rip = core.msrs.sysenter_eip;
+    let long = core.in_long_mode();
+    let mask = if long { u64::MAX } else { 0xffff_ffff };
+    core.gpr[RSP] = core.msrs.sysenter_esp & mask;
+    core.rip = core.msrs.sysenter_eip & mask;
     let flags = core.rflags() & !(bit::IF | bit::VM | bit::RF);
-    core.set_code_and_stack(flat_code(selector, 0, true), Some(flat_stack(selector.wrapping_add(8), 0)));
+    core.set_code_and_stack(flat_code(selector, 0, long), Some(flat_stack(selector.wrapping_add(8), 0)));
     core.set_rflags(flags);
     Ok(())
 }
@@ -75,7 +100,7 @@ fn sysexit(core: &mut Core, op: &Op) -> Step {
     let selector = core.msrs.sysenter_cs as u16 & !3;
     let long = op.code == Code::Sysexitq;
     let (rip, rsp) = (core.gpr[RDX], core.gpr[RCX]);
-    if selector == 0 || core.cpl() != 0 || (long && !(is_canonical(rip) && is_canonical(rsp))) {
+    if selector == 0 || core.in_real_mode() || core.cpl() != 0 || (long && !(is_canonical(rip) && is_canonical(rsp))) {
         return Err(core.gp0());
     }
     let (cs, ss, mask) = if long {

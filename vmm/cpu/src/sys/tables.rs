@@ -17,6 +17,9 @@ const FAMILY: &str = "tables";
 const LDT: u16 = 2;
 const TSS_AVAILABLE: u16 = 9;
 const TSS_BUSY: u16 = 11;
+const TSS16_AVAILABLE: u16 = 1;
+/// Bit of a TSS type that says busy.
+const BUSY: u16 = 2;
 const CALL_GATE: u16 = 12;
 
 fn load_table(core: &mut Core, op: &Op) -> Result<DescriptorTable, Trap> {
@@ -26,6 +29,9 @@ fn load_table(core: &mut Core, op: &Op) -> Result<DescriptorTable, Trap> {
     let limit = core.read::<u16>(address, op.segment)?;
     let at = address.wrapping_add(2);
     let base = if long { core.read::<u64>(at, op.segment)? } else { u64::from(core.read::<u32>(at, op.segment)?) };
+    // With 16-bit operands the base has 24 bits.
+    let short = matches!(op.code, Code::Lgdt_m1632_16 | Code::Lidt_m1632_16);
+    let base = if short { base & 0xff_ffff } else { base };
     if is_canonical(base) { Ok(DescriptorTable { base, limit }) } else { Err(core.gp0()) }
 }
 
@@ -74,7 +80,13 @@ fn store_selector(core: &mut Core, op: &Op, selector: u16) -> Step {
     Ok(())
 }
 
+/// What names descriptors does not exist in real mode.
+fn check_protected(core: &mut Core) -> Step {
+    if core.in_real_mode() { Err(core.ud()) } else { Ok(()) }
+}
+
 fn lldt(core: &mut Core, op: &Op) -> Step {
+    check_protected(core)?;
     core.check_supervisor()?;
     let selector = selector_operand(core, op, op.dst)?;
     if is_null(selector) {
@@ -87,6 +99,7 @@ fn lldt(core: &mut Core, op: &Op) -> Step {
 }
 
 fn ltr(core: &mut Core, op: &Op) -> Step {
+    check_protected(core)?;
     core.check_supervisor()?;
     let selector = selector_operand(core, op, op.dst)?;
     if is_null(selector) {
@@ -95,7 +108,7 @@ fn ltr(core: &mut Core, op: &Op) -> Step {
     let descriptor = system_load(core, selector, TSS_AVAILABLE)?;
     core.mark_busy(&descriptor)?;
     core.tr = descriptor.system_segment(selector);
-    core.tr.attributes |= TSS_BUSY;
+    core.tr.attributes |= BUSY;
     Ok(())
 }
 
@@ -106,7 +119,9 @@ fn system_load(core: &mut Core, selector: u16, kind: u16) -> Result<Descriptor, 
     }
     let descriptor = core.system_descriptor(selector, vector::GP)?;
     let extended_type = descriptor.high >> 40 & 0x1f;
-    if !descriptor.is_system() || descriptor.system_type() != kind || extended_type != 0 {
+    let short_tss = kind == TSS_AVAILABLE && descriptor.system_type() == TSS16_AVAILABLE && !core.in_long_mode();
+    let right_type = descriptor.system_type() == kind || short_tss;
+    if !descriptor.is_system() || !right_type || extended_type != 0 {
         return Err(core.fault_code(vector::GP, error_of(selector)));
     }
     if !descriptor.has(desc::PRESENT) {
@@ -119,10 +134,12 @@ fn system_load(core: &mut Core, selector: u16, kind: u16) -> Result<Descriptor, 
 }
 
 fn sldt(core: &mut Core, op: &Op) -> Step {
+    check_protected(core)?;
     store_selector(core, op, core.ldtr.selector)
 }
 
 fn str_(core: &mut Core, op: &Op) -> Step {
+    check_protected(core)?;
     store_selector(core, op, core.tr.selector)
 }
 
@@ -152,6 +169,7 @@ fn set_zero(core: &mut Core, zero: bool) -> Step {
 
 /// The descriptor for LAR, LSL, VERR and VERW: None where the selector names nothing the current privilege may see.
 fn visible(core: &mut Core, selector: u16) -> Result<Option<Descriptor>, Trap> {
+    check_protected(core)?;
     if is_null(selector) {
         return Ok(None);
     }
@@ -167,8 +185,11 @@ fn visible(core: &mut Core, selector: u16) -> Result<Option<Descriptor>, Trap> {
 
 fn lar<T: Width>(core: &mut Core, op: &Op) -> Step {
     let selector = selector_operand(core, op, op.src)?;
+    let legacy = !core.in_long_mode();
     let found = visible(core, selector)?.filter(|descriptor| {
-        !descriptor.is_system() || matches!(descriptor.system_type(), LDT | TSS_AVAILABLE | TSS_BUSY | CALL_GATE)
+        !descriptor.is_system()
+            || matches!(descriptor.system_type(), LDT | TSS_AVAILABLE | TSS_BUSY | CALL_GATE)
+            || legacy && matches!(descriptor.system_type(), 1 | 3..=5)
     });
     if let Some(descriptor) = found {
         core.set_reg(op.dst, T::cut(descriptor.low >> 32 & 0x00ff_ff00));
@@ -178,8 +199,11 @@ fn lar<T: Width>(core: &mut Core, op: &Op) -> Step {
 
 fn lsl<T: Width>(core: &mut Core, op: &Op) -> Step {
     let selector = selector_operand(core, op, op.src)?;
+    let legacy = !core.in_long_mode();
     let found = visible(core, selector)?.filter(|descriptor| {
-        !descriptor.is_system() || matches!(descriptor.system_type(), LDT | TSS_AVAILABLE | TSS_BUSY)
+        !descriptor.is_system()
+            || matches!(descriptor.system_type(), LDT | TSS_AVAILABLE | TSS_BUSY)
+            || legacy && matches!(descriptor.system_type(), 1 | 3)
     });
     if let Some(descriptor) = found {
         core.set_reg(op.dst, T::cut(descriptor.segment(selector).limit.into()));
@@ -199,8 +223,9 @@ fn verw(core: &mut Core, op: &Op) -> Step {
     set_zero(core, found)
 }
 
-/// ARPL (compatibility mode): raises the destination's RPL to the source's.
+/// ARPL (not in 64-bit mode): raises the destination's RPL to the source's.
 fn arpl(core: &mut Core, op: &Op) -> Step {
+    check_protected(core)?;
     let rpl = core.reg::<u16>(op.src) & 3;
     let adjust = |old: u16| if old & 3 < rpl { (old & !3) | rpl } else { old };
     let raised;
@@ -219,7 +244,7 @@ fn arpl(core: &mut Core, op: &Op) -> Step {
     set_zero(core, raised)
 }
 
-/// BOUND (compatibility mode): #BR where a signed index lies outside a pair of bounds.
+/// BOUND (not in 64-bit mode): #BR where a signed index lies outside a pair of bounds.
 fn bound<T: Width>(core: &mut Core, op: &Op) -> Step {
     let address = core.linear(op, T::BYTES * 2, false)?;
     let lower = core.read::<T>(address, op.segment)?.sx() as i64;

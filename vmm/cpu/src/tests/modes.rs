@@ -3,7 +3,7 @@
 
 use super::guest::{CODE, DATA, Guest, HANDLERS, RSP0, STACK};
 use crate::state::seg;
-use crate::{Exit, GuestError};
+use crate::{CpuState, Exit, GuestError};
 use iced_x86::code_asm::*;
 
 #[test]
@@ -124,11 +124,102 @@ fn swapgs_and_bases_reach_memory() {
     assert_eq!((state.gpr[3], state.segments[seg::GS].base), (0x22, DATA));
 }
 
-#[test]
-fn leaving_long_mode_is_an_error_of_the_guest() {
+/// A CPU that a start-up message sent to `CODE`, which 16-bit code fills.
+fn started(program: impl FnOnce(&mut CodeAssembler)) -> Guest {
     let mut guest = Guest::new(|_| {});
-    guest.change_state(|state| state.msrs.efer = 0);
-    assert_eq!(guest.cpu.run(10), Exit::GuestError(GuestError::UnsupportedMode { rip: CODE }));
+    // Addresses of the assembler are offsets in the segment, and no program here names one.
+    guest.assemble_for(16, CODE, program);
+    for vector in 0..32u64 {
+        // One HLT a vector, at 0xa00:(16 * vector).
+        guest.put(vector * 4, (HANDLERS as u32) << 12 | vector as u32 * 16);
+    }
+    let state = CpuState::never_started().after_start_up((CODE >> 12) as u8);
+    guest.cpu.set_state(&state).expect("a valid state");
+    guest.change_state(|state| state.gpr[4] = 0x8000);
+    guest
+}
+
+fn stopped_at(guest: &mut Guest) -> (u16, u64) {
+    let state = guest.run_to_halt();
+    (state.segments[seg::CS].selector, state.rip - 1)
+}
+
+#[test]
+fn a_start_up_message_starts_real_mode_at_its_page() {
+    let mut guest = started(|a| {
+        a.mov(ax, cs).expect("assembles");
+        a.mov(ds, ax).expect("assembles");
+        a.mov(bx, word_ptr(0)).expect("assembles");
+        a.hlt().expect("assembles");
+    });
+    let state = guest.run_to_halt();
+    assert_eq!((state.gpr[0], state.segments[seg::DS].base), (CODE >> 4, CODE));
+    assert_eq!(state.gpr[3], u64::from(guest.get::<u16>(CODE)));
+    assert_eq!(state.instructions, 4);
+}
+
+#[test]
+fn init_keeps_what_it_must_and_forgets_the_rest() {
+    let mut guest = Guest::new(|_| {});
+    guest.change_state(|state| {
+        state.xmm[3] = 7;
+        state.msrs.tsc_offset = 5;
+        state.instructions = 9;
+        state.halted = true;
+    });
+    let state = guest.cpu.state().after_init();
+    assert_eq!((state.xmm[3], state.msrs.tsc_offset, state.instructions), (7, 5, 9));
+    assert_eq!((state.halted, state.cr0, state.cr4, state.msrs.efer), (false, 0x10, 0, 0));
+    assert_eq!((state.rip, state.segments[seg::CS].base), (0xfff0, 0xffff_0000));
+}
+
+#[test]
+fn real_mode_has_the_limits_of_its_segments() {
+    // A word at offset 0xffff, then the same in a segment with protected mode's limit.
+    for (limit, expected) in [(0xffffu32, ((HANDLERS >> 4) as u16, 13 * 16)), (0xffff_ffff, ((CODE >> 4) as u16, 4))] {
+        let mut guest = started(|a| {
+            a.mov(ax, word_ptr(0xffffu32).fs()).expect("assembles");
+            a.hlt().expect("assembles");
+        });
+        guest.change_state(|state| state.segments[seg::FS].limit = limit);
+        assert_eq!(stopped_at(&mut guest), expected);
+    }
+}
+
+#[test]
+fn a_vector_table_that_ends_too_early_shuts_the_cpu_down() {
+    let mut guest = started(|a| a.ud2().expect("assembles"));
+    guest.change_state(|state| state.idtr.limit = 3);
+    assert_eq!(guest.cpu.run(10), Exit::Shutdown);
+}
+
+#[test]
+fn long_mode_needs_pae_and_a_code_segment_without_l() {
+    for (control, attributes) in [(0u64, 0x009bu16), (0x20, 0x209b)] {
+        let mut guest = started(|a| {
+            a.mov(cr0, eax).expect("assembles");
+        });
+        guest.change_state(|state| {
+            state.cr0 |= 1;
+            state.cr4 = control;
+            state.msrs.efer = 0x100;
+            state.segments[seg::CS].attributes = attributes;
+            state.gpr[0] = 0x8000_0011;
+            state.idtr.limit = 0;
+        });
+        // #GP, and no table to deliver it through.
+        assert_eq!(guest.cpu.run(10), Exit::Shutdown);
+        assert_eq!(guest.cpu.state().cr0 >> 31, 0);
+    }
+}
+
+#[test]
+fn a_task_gate_is_an_error_of_the_guest() {
+    let mut guest = started(|a| a.int(5).expect("assembles"));
+    guest.put(5 * 8, 0x8500_0000_0000u64);
+    guest.change_state(|state| state.cr0 |= 1);
+    let exit = guest.cpu.run(10);
+    assert!(matches!(exit, Exit::GuestError(GuestError::UnsupportedMode { .. })), "{exit:?}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ const TSC_DEADLINE: u32 = 1 << 24;
 
 /// One leaf as `model` shows it.
 pub(super) fn leaf(model: CpuModel, function: u32) -> Leaf {
-    let [eax, ebx, ecx, edx] = cpuid(function, 0);
+    let [eax, ebx, ecx, edx] = cpuid(function, 0, Topology::default());
     match (model, function) {
         (CpuModel::WithoutTsc, 1) => [eax, ebx, ecx & !TSC_DEADLINE, edx & !TSC],
         (CpuModel::WithoutTsc, 0x8000_0001) => [eax, ebx, ecx, edx & !TSC],

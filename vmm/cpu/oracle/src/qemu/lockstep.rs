@@ -2,6 +2,7 @@
 //! Steps both CPUs through a program and compares after each step.
 
 use super::machine::Qemu;
+use super::start_up;
 use super::world::{self, World};
 use crate::compare::Difference;
 use crate::generate::encode::decode;
@@ -47,14 +48,15 @@ pub fn run(qemu: &mut Qemu, mut world: World) -> Result<u64, LockstepError> {
     qemu.load(&world)?;
     // QEMU's way to the first instruction has set accessed bits and a busy bit and used the stack.
     qemu.gdb.physical(true)?;
-    let memory = qemu.gdb.read(world::BASE, (world::END - world::BASE) as usize)?;
+    let (from, to) = world.shape.memory();
+    let memory = qemu.gdb.read(from, (to - from) as usize)?;
     qemu.gdb.physical(false)?;
-    world.ram.write_bytes(world::BASE, &memory);
+    world.ram.write_bytes(from, &memory);
     // SAFETY: `world.ram` outlives the CPU and is only used between its runs.
     let mut cpu = Cpu::new(unsafe { world.ram.view() }, &Config::default());
     cpu.set_state(&world.state).expect("the first state is valid");
     let first = world.state;
-    let mut lockstep = Lockstep { qemu, cpu, ram: &mut world.ram };
+    let mut lockstep = Lockstep { qemu, cpu, ram: &mut world.ram, range: (from, to) };
     lockstep.compare(0, None).map_err(|error| located(error, 0, &first, None))?;
     for step in 0..STEPS_MAX {
         let before = lockstep.cpu.state();
@@ -73,6 +75,10 @@ pub fn run(qemu: &mut Qemu, mut world: World) -> Result<u64, LockstepError> {
 
 /// The L bit of a segment's attributes.
 const LONG: u16 = 1 << 13;
+/// The D bit.
+const BIG: u16 = 1 << 14;
+/// EFER.LMA.
+const LONG_MODE_ACTIVE: u64 = 1 << 10;
 const RESUME_FLAG: u64 = 1 << 16;
 const PAGE_FAULT: u64 = 14;
 /// Bits of a page fault's error code.
@@ -131,13 +137,19 @@ struct Lockstep<'a> {
     qemu: &'a mut Qemu,
     cpu: Cpu,
     ram: &'a mut Ram,
+    /// What a program may change.
+    range: (u64, u64),
 }
 
 impl Lockstep<'_> {
     /// The instruction that comes next, where it can be read.
     fn instruction(&mut self, state: &CpuState) -> Option<Instruction> {
         let bytes = self.qemu.gdb.read(linear(state, seg::CS, state.rip), 15).ok()?;
-        let bits = if state.segments[seg::CS].attributes & LONG != 0 { 64 } else { 32 };
+        let bits = match state.segments[seg::CS].attributes {
+            _ if is_long(state) => 64,
+            attributes if attributes & BIG != 0 => 32,
+            _ => 16,
+        };
         Some(decode(bits, &bytes, state.rip))
     }
 
@@ -195,6 +207,7 @@ impl Lockstep<'_> {
         if let Some(difference) = theirs.difference(&ours) {
             return Err(Failed::Apart(difference));
         }
+        self.adopt_short_frame(&ours)?;
         if handler && step > 0 {
             let vector = (ours.rip - world::HANDLERS) / 16;
             self.adopt_frame(vector, ours.gpr[4])?;
@@ -233,9 +246,28 @@ impl Lockstep<'_> {
         Ok(())
     }
 
+    /// [`Lockstep::adopt_frame`] at the start of a handler of protected mode: RF alone.
+    fn adopt_short_frame(&mut self, ours: &CpuState) -> Result<(), Failed> {
+        let handlers = u64::from(start_up::HANDLERS32)..u64::from(start_up::HANDLERS32) + 0x800;
+        if !handlers.contains(&ours.rip) || ours.rip & 15 != 0 || self.range.0 != 0 {
+            return Ok(());
+        }
+        let vector = (ours.rip - handlers.start) / 16;
+        let pushed = u64::from(matches!(vector, 8 | 10..=14 | 17));
+        let at = ours.segments[seg::SS].base + ours.gpr[4] + 4 * (pushed + 2);
+        let theirs = self.qemu.gdb.read(at, 4)?;
+        let theirs = u64::from(u32::from_le_bytes(std::array::from_fn(|index| theirs[index])));
+        let word = self.ram.read(at);
+        if (word & 0xffff_ffff) ^ theirs == RESUME_FLAG {
+            self.ram.write(at, word ^ RESUME_FLAG);
+            self.cpu.memory_changed(at, 8);
+        }
+        Ok(())
+    }
+
     /// Compares RAM: identity-mapped addresses, so the virtual ones serve.
     fn compare_bytes(&mut self, at: u64, bytes: usize, physical: bool) -> Result<(), Failed> {
-        if at < world::BASE || at + bytes as u64 > world::END {
+        if at < self.range.0 || at + bytes as u64 > self.range.1 {
             return Ok(());
         }
         self.qemu.gdb.physical(physical)?;
@@ -255,14 +287,17 @@ impl Lockstep<'_> {
 
     fn compare_memory(&mut self, step: u64) -> Result<(), LockstepError> {
         let state = self.cpu.state();
-        self.compare_bytes(world::BASE, (world::END - world::BASE) as usize, true)
+        self.compare_bytes(self.range.0, (self.range.1 - self.range.0) as usize, true)
             .map_err(|failed| located(failed, step, &state, None))
     }
 }
 
+fn is_long(state: &CpuState) -> bool {
+    state.msrs.efer & LONG_MODE_ACTIVE != 0 && state.segments[seg::CS].attributes & LONG != 0
+}
+
 fn linear(state: &CpuState, segment: usize, offset: u64) -> u64 {
-    let long = state.segments[seg::CS].attributes & LONG != 0;
-    if long { offset } else { state.segments[segment].base.wrapping_add(offset) & 0xffff_ffff }
+    if is_long(state) { offset } else { state.segments[segment].base.wrapping_add(offset) & 0xffff_ffff }
 }
 
 /// QEMU's register packet (i386-64bit.xml): sixteen general registers, RIP, flags, segments, bases, control registers, EFER,
@@ -293,7 +328,7 @@ impl Registers {
     fn difference(&self, ours: &CpuState) -> Option<Difference> {
         let mut pairs: Vec<(String, u128, u128)> = Vec::new();
         let mut pair = |name: &str, theirs: u64, ours: u64| pairs.push((name.into(), theirs.into(), ours.into()));
-        let long = ours.segments[seg::CS].attributes & LONG != 0;
+        let long = is_long(ours);
         pair("rip", self.u64(RIP), ours.rip);
         pair("rflags", self.u32(FLAGS).into(), ours.rflags);
         for (slot, &register) in PACKET_GPR.iter().enumerate() {

@@ -2,6 +2,7 @@
 //! One QEMU process and what gets it into long mode: a firmware of ours that is a few instructions long.
 
 use super::gdb::Gdb;
+use super::start_up;
 use super::world::{self, World};
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -60,11 +61,15 @@ impl Qemu {
     pub fn load(&mut self, world: &World) -> io::Result<()> {
         self.gdb.monitor("system_reset")?;
         self.gdb.physical(true)?;
-        self.gdb.write(world::BASE, &world.ram.bytes()[world::BASE as usize..world::END as usize])?;
+        let (from, to) = world.shape.memory();
+        self.gdb.write(from, &world.ram.bytes()[from as usize..to as usize])?;
+        self.gdb.write(world::DONE, &world.ram.bytes()[world::DONE as usize..][..1])?;
+        let mark = &world.ram.bytes()[start_up::MARK as usize..][..8];
+        self.gdb.write(start_up::MARK, mark)?;
         self.gdb.physical(false)?;
-        self.gdb.breakpoint(world::START, true)?;
+        self.gdb.breakpoint(world.shape.start(), true)?;
         self.gdb.run()?;
-        self.gdb.breakpoint(world::START, false)
+        self.gdb.breakpoint(world.shape.start(), false)
     }
 }
 
@@ -108,13 +113,17 @@ fn firmware() -> Vec<u8> {
     {
         put(table + 0x10 + 8 * index, &descriptor.to_le_bytes());
     }
+    // xor edx, edx; mov cx, [MARK]; jcxz long; jmp far [MARK + 2]: a world of real mode starts from here.
+    let mark = (start_up::MARK as u16).to_le_bytes();
+    let pointer = (start_up::MARK as u16 + 2).to_le_bytes();
+    put(0, &[0x66, 0x31, 0xd2, 0x8b, 0x0e, mark[0], mark[1], 0xe3, 0x04, 0xff, 0x2e, pointer[0], pointer[1]]);
     // cli; o32 lgdt cs:[table]; mov eax, cr0; or al, 1; mov cr0, eax; o32 jmp 8:code32
     put(
-        0,
+        13,
         &[0xfa, 0x2e, 0x66, 0x0f, 0x01, 0x16, 0x00, 0x02, 0x0f, 0x20, 0xc0, 0x0c, 0x01, 0x0f, 0x22, 0xc0, 0x66, 0xea],
     );
-    put(18, &linear(code32));
-    put(22, &[8, 0]);
+    put(31, &linear(code32));
+    put(35, &[8, 0]);
     let mut code: Vec<u8> = vec![0x66, 0xb8, 0x18, 0x00, 0x8e, 0xd8, 0x8e, 0xc0, 0x8e, 0xd0];
     let mut load = |value: u32, then: &[u8]| {
         code.push(0xb8);

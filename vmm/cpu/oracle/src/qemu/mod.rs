@@ -5,4 +5,5 @@ pub mod gdb;
 pub mod lockstep;
 pub mod machine;
 pub mod programs;
+pub mod start_up;
 pub mod world;

@@ -84,6 +84,35 @@ pub struct World {
     pub state: CpuState,
     /// Physical addresses of the probe's entries, from the last level up.
     pub probe_slots: [u64; 4],
+    /// Which of the two it is.
+    pub shape: Shape,
+}
+
+/// The kinds of worlds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Long mode at 1 MiB: this file.
+    Long,
+    /// Real mode in low memory: `start_up.rs`.
+    StartUp,
+}
+
+impl Shape {
+    /// First and one past the last byte of what a program may change.
+    pub fn memory(self) -> (u64, u64) {
+        match self {
+            Self::Long => (BASE, END),
+            Self::StartUp => (0, super::start_up::END),
+        }
+    }
+
+    /// Linear address of the first instruction.
+    pub fn start(self) -> u64 {
+        match self {
+            Self::Long => START,
+            Self::StartUp => super::start_up::CODE16.into(),
+        }
+    }
 }
 
 impl World {
@@ -99,7 +128,7 @@ impl World {
         // HLT, for runs without QEMU.
         ram.write_bytes(DONE, &[0xf4]);
         ram.write_bytes(USER_CODE, user);
-        Self { ram, state: first_state(), probe_slots }
+        Self { ram, state: first_state(), probe_slots, shape: Shape::Long }
     }
 }
 

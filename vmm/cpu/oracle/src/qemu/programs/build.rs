@@ -2,7 +2,7 @@
 //! Builds programs out of attempts: code that may fault, after which the program goes on behind it.
 
 use crate::qemu::world::{
-    DONE, KERNEL_RESUME, RESUME, START, TO_KERNEL, USER_CODE, USER_CS32, USER_CS64, USER_DS, USER_STACK, World,
+    DONE, KERNEL_RESUME, RESUME, START, Shape, TO_KERNEL, USER_CODE, USER_CS32, USER_CS64, USER_DS, USER_STACK, World,
 };
 use iced_x86::code_asm::{CodeAssembler, qword_ptr, r14, r15, rax, rsp};
 
@@ -16,16 +16,27 @@ pub struct Program {
     kernel: Vec<u8>,
     user: Vec<u8>,
     setup: Vec<(u64, Vec<u8>)>,
+    shape: Shape,
 }
 
 impl Program {
     /// The world in which the program runs.
     pub fn world(&self) -> World {
+        if self.shape == Shape::StartUp {
+            return crate::qemu::start_up::world(&self.setup);
+        }
         let mut world = World::new(&self.kernel, &self.user);
         for (at, bytes) in &self.setup {
             world.ram.write_bytes(*at, bytes);
         }
         world
+    }
+}
+
+impl Program {
+    /// A program of real mode: `setup` is all its memory beside the tables.
+    pub fn start_up(name: impl Into<String>, setup: Vec<(u64, Vec<u8>)>) -> Self {
+        Self { name: name.into(), kernel: Vec::new(), user: Vec::new(), setup, shape: Shape::StartUp }
     }
 }
 
@@ -134,6 +145,6 @@ impl Builder {
         self.asm.mov(rax, DONE).expect(OK);
         self.asm.jmp(rax).expect(OK);
         let kernel = self.asm.assemble(START).expect(OK);
-        Program { name: self.name, kernel, user: self.user, setup: self.setup }
+        Program { name: self.name, kernel, user: self.user, setup: self.setup, shape: Shape::Long }
     }
 }

@@ -6,6 +6,7 @@ mod compat;
 mod events;
 mod paging;
 mod segments;
+mod start_up;
 mod strings;
 mod system;
 
@@ -13,6 +14,18 @@ pub use build::{Builder, OK, Program};
 
 /// All programs. Those of [`drawn`] do it from `seed`.
 pub fn all(seed: u64) -> Vec<Program> {
+    let mut programs = long_mode(seed);
+    programs.extend(start_up());
+    programs
+}
+
+/// Those that start in real mode.
+pub fn start_up() -> Vec<Program> {
+    start_up::programs()
+}
+
+/// Those that start in long mode.
+pub fn long_mode(seed: u64) -> Vec<Program> {
     [events::programs(), drawn(seed), segments::programs(), system::programs(), strings::programs(), compat::programs()]
         .into_iter()
         .flatten()
