@@ -401,7 +401,7 @@ impl Core {
         let first = (physical & OFFSET_MASK) >> 6;
         let last = ((physical & OFFSET_MASK) + bytes - 1) >> 6;
         let touched = (u64::MAX << first) & (u64::MAX >> (63 - last));
-        if *self.ram.code_chunks(page) & touched != 0 {
+        if self.ram.code_chunks(page) & touched != 0 {
             self.code_writes.push(physical & !OFFSET_MASK);
             self.attention = true;
             self.block_end = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Decoded blocks: found by address, forgotten when their bytes change.
 
+use crate::changes::{Change, News};
 use crate::core_state::{Core, vector};
 use crate::decode::{Decoded, INSTRUCTION_BYTES_MAX, decode};
 use crate::int::branch::is_canonical;
@@ -193,8 +194,8 @@ impl Blocks {
 
     /// Makes a block the first of its set; the one that was first becomes the second.
     fn remember(&mut self, tag: u64, block: &Block) {
-        let Block { ip, run, physical, second_page, long, .. } = *block;
-        let alone = long && second_page.is_none();
+        let Block { ip, run, physical, second_page, mode, .. } = *block;
+        let alone = mode.is_long() && second_page.is_none();
         let jump = Jump {
             ip,
             tag,
@@ -231,7 +232,7 @@ impl Blocks {
         }
         let tag = (ip & PAGE_MASK) | core.tlb.code_tag();
         let page = self.code_pages.get((ip >> 12) as usize % CODE_PAGES).filter(|page| page.tag == tag)?;
-        let id = self.lookup(ip, page.physical + (ip & OFFSET_MASK), core.in_long_code())?;
+        let id = self.lookup(ip, page.physical + (ip & OFFSET_MASK), core.code_mode())?;
         let run = self.blocks[id as usize].run;
         Some((0..usize::from(run.count)).map(|position| *self.op(&run, position)).collect())
     }
@@ -372,14 +373,23 @@ impl Blocks {
         let Some((page, _)) = core.ram.page(physical) else { return };
         let first = (physical & OFFSET_MASK) >> 6;
         let last = ((physical & OFFSET_MASK) + bytes - 1) >> 6;
-        *core.ram.code_chunks(page) |= (u64::MAX << first) & (u64::MAX >> (63 - last));
+        core.ram.add_code_chunks(page, (u64::MAX << first) & (u64::MAX >> (63 - last)));
         if core.ram.flags(page) & page_flag::CODE == 0 {
             core.watch_page(page, physical, page_flag::CODE);
         }
     }
 
-    /// Forgets the blocks of one physical page.
+    /// Forgets the blocks of one physical page, here and on other CPUs.
     pub fn forget_page(&mut self, core: &mut Core, physical: u64) {
+        self.forget_own_page(physical);
+        if let Some((page, _)) = core.ram.page(physical) {
+            core.ram.clear_code(page);
+        }
+        core.tell(Change::Code(physical & PAGE_MASK));
+    }
+
+    /// Forgets the blocks of one physical page.
+    fn forget_own_page(&mut self, physical: u64) {
         for id in self.by_page.remove(&(physical & PAGE_MASK)).unwrap_or_default() {
             let dead = std::mem::replace(&mut self.blocks[id as usize].ip, DEAD);
             // A block on two pages may have been forgotten through the other one.
@@ -392,10 +402,28 @@ impl Blocks {
                 self.unlink(id, dead);
             }
         }
-        if let Some((page, _)) = core.ram.page(physical) {
-            core.ram.clear_flags(page, page_flag::CODE);
-            *core.ram.code_chunks(page) = 0;
+    }
+
+    /// Does what other CPUs have listed since this one last looked.
+    #[cold]
+    #[inline(never)]
+    pub fn catch_up(&mut self, core: &mut Core) {
+        let Some(changes) = &mut core.ram.changes else { return };
+        match changes.catch_up() {
+            News::Changes(changes) => {
+                for change in changes {
+                    if let Change::Code(physical) = change {
+                        self.forget_own_page(physical);
+                    }
+                    core.follow(change);
+                }
+            }
+            News::Everything => {
+                self.clear(core);
+                core.follow(Change::Translations);
+            }
         }
+        core.attention = true;
     }
 
     /// Takes a block out of its bucket, so that chains stay short however often code changes.
@@ -477,9 +505,9 @@ impl Blocks {
         self.jumps.fill(NO_JUMPS);
         self.buckets.fill(NO_BLOCK);
         for physical in std::mem::take(&mut self.by_page).into_keys() {
-            if let Some((page, _)) = core.ram.page(physical) {
-                core.ram.clear_flags(page, page_flag::CODE);
-                *core.ram.code_chunks(page) = 0;
+            // Other CPUs may have blocks of the same pages.
+            if let Some((page, _)) = core.ram.page(physical).filter(|_| !core.ram.is_shared()) {
+                core.ram.clear_code(page);
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::access::AccessLog;
 use crate::config::{Config, TscBase};
 use crate::exit::Exit;
 use crate::flags::{LazyFlags, bit};
-use crate::memory::{GuestRam, PageIndex};
+use crate::memory::GuestRam;
 use crate::model::Topology;
 use crate::op::{CodeMode, NO_REGISTER, Op, Step, Trap, attr};
 use crate::segment::desc;
@@ -160,8 +160,6 @@ pub(crate) struct Core {
     pub faults: u64,
     /// Where blocks were found no longer holds: translation tags repeat, or the code segment moved.
     pub forget_code: bool,
-    /// Pages that walks have read since everything was forgotten.
-    pub walked: Vec<PageIndex>,
     /// What compiled code keeps.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     pub frame: crate::compiled::Frame,
@@ -217,7 +215,6 @@ impl Core {
             shutdown: false,
             faults: 0,
             forget_code: false,
-            walked: Vec::new(),
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             frame: crate::compiled::Frame::default(),
             topology: config.topology,

@@ -2,6 +2,7 @@
 //! The public face: one CPU over guest RAM.
 
 use crate::blocks::Blocks;
+use crate::changes::{Change, Changes};
 use crate::config::{Config, CoverageFilter, TscBase};
 use crate::core_state::{Core, cr};
 use crate::coverage::Coverage;
@@ -139,6 +140,7 @@ impl Cpu {
     }
 
     fn external(&mut self, vector: u8) {
+        self.catch_up();
         self.core.halted = false;
         self.core.deliver_external(vector);
         self.core.instructions += 1;
@@ -211,6 +213,7 @@ impl Cpu {
     /// Replaces the whole architectural state. Translations are forgotten, decoded code is kept.
     pub fn set_state(&mut self, state: &CpuState) -> Result<(), StateError> {
         check_state(state)?;
+        self.catch_up();
         let core = &mut self.core;
         core.gpr[..16].copy_from_slice(&state.gpr);
         core.rip = state.rip;
@@ -246,15 +249,25 @@ impl Cpu {
         Ok(())
     }
 
+    /// Other CPUs of the machine may have run since this one last did.
+    pub(crate) fn catch_up(&mut self) {
+        if self.core.ram.changes.as_ref().is_some_and(Changes::is_behind) {
+            self.blocks.catch_up(&mut self.core);
+        }
+    }
+
     /// Calls `page` with each guest-physical page number written since the last call, ascending, and forgets them.
     pub fn take_dirty_pages(&mut self, page: &mut dyn FnMut(u64)) {
+        self.catch_up();
         self.core.tlb.forbid_all_writes();
+        self.core.tell(Change::AllWrites);
         self.core.ram.take_flagged(page_flag::DIRTY, page);
     }
 
     /// Guest memory in `[address, address + bytes)` was changed by someone else. Such pages count as written, too.
     pub fn memory_changed(&mut self, address: u64, bytes: u64) {
         let Some(last) = bytes.checked_sub(1).map(|more| address.saturating_add(more)) else { return };
+        self.catch_up();
         let mut physical = address & PAGE_MASK;
         while physical <= last {
             let Some((page, _)) = self.core.ram.page(physical) else {

@@ -7,6 +7,7 @@
 
 mod access;
 mod blocks;
+mod changes;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod compiled;
 mod config;

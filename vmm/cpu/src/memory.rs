@@ -3,6 +3,13 @@
 //!
 //! This is the only way from a physical address to a host address; every pointer handed out stays inside one page of one
 //! region.
+//!
+//! Several CPUs of one machine hold handles of one RAM (`GuestRam::share`). They run one at a time; what one of them does to
+//! what others have derived from memory stands in a list that each catches up with before it goes on (`changes.rs`).
+
+use crate::changes::Changes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// One region of RAM, or of a device-owned window that behaves like RAM.
 #[derive(Clone, Copy, Debug)]
@@ -48,8 +55,8 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 pub(crate) const OFFSET_MASK: u64 = PAGE_BYTES - 1;
 pub(crate) const PAGE_MASK: u64 = !OFFSET_MASK;
 
-/// Pages whose flags are looked at together.
-const FLAG_GROUP: usize = 64;
+/// Pages whose flags share a word. The pages of a region begin with a word of their own.
+const FLAG_GROUP: usize = 8;
 
 /// Page flags.
 pub(crate) mod page_flag {
@@ -71,13 +78,29 @@ struct Region {
     first_page: usize,
 }
 
-/// All RAM of one guest.
+/// All RAM of one guest, as one of its CPUs holds it.
 #[derive(Debug)]
 pub struct GuestRam {
     regions: Vec<Region>,
-    flags: Vec<u8>,
+    pages: Arc<Pages>,
+    /// What CPUs tell each other, of a machine that has several.
+    pub(crate) changes: Option<Changes>,
+    /// Pages that walks have read since everything was forgotten, of a machine with one CPU.
+    walked: Vec<PageIndex>,
+}
+
+/// What is known about each page. Atomic only so that handles may be shared: whoever runs is alone, and loads and stores that
+/// are not ordered cost what plain ones do.
+#[derive(Debug)]
+struct Pages {
+    /// [`page_flag`] bits, a byte a page.
+    flags: Box<[AtomicU64]>,
     /// For pages with code: which of their 64-byte chunks decoded instructions come from.
-    code_chunks: Vec<u64>,
+    code_chunks: Box<[AtomicU64]>,
+}
+
+fn zeroes(count: usize) -> Box<[AtomicU64]> {
+    (0..count).map(|_| AtomicU64::new(0)).collect()
 }
 
 // SAFETY: the regions are plain memory that the creator keeps alive and shares by contract (see `GuestRam::new`).
@@ -107,9 +130,54 @@ impl GuestRam {
                 return Err(RamError::Order { address });
             }
             list.push(Region { start: address, end, pointer, first_page: pages });
-            pages += (bytes / PAGE_BYTES) as usize;
+            pages += ((bytes / PAGE_BYTES) as usize).next_multiple_of(FLAG_GROUP);
         }
-        Ok(Self { regions: list, flags: vec![0; pages], code_chunks: vec![0; pages] })
+        let pages = Pages { flags: zeroes(pages / FLAG_GROUP), code_chunks: zeroes(pages) };
+        Ok(Self { regions: list, pages: Arc::new(pages), changes: None, walked: Vec::new() })
+    }
+
+    /// Handles for `count` CPUs of one machine, at least one. What [`GuestRam::new`] asks for holds for all of them together:
+    /// only one of the CPUs may be used at a time.
+    pub fn share(self, count: usize) -> Vec<Self> {
+        if count < 2 {
+            return vec![self];
+        }
+        let handle = |changes| Self {
+            regions: self.regions.clone(),
+            pages: self.pages.clone(),
+            changes: Some(changes),
+            walked: Vec::new(),
+        };
+        Changes::among(count).into_iter().map(handle).collect()
+    }
+
+    /// Whether other CPUs hold handles of this RAM.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.changes.is_some()
+    }
+
+    /// A walk that something cached depends on has read a page.
+    pub(crate) fn note_walk(&mut self, page: PageIndex) {
+        match &mut self.changes {
+            None => self.walked.push(page),
+            Some(changes) => changes.note_walk(page),
+        }
+    }
+
+    /// Nothing depends on the walks so far any more; other CPUs are told.
+    pub(crate) fn forget_walks(&mut self) {
+        let walked = match &mut self.changes {
+            None => std::mem::take(&mut self.walked),
+            Some(changes) => changes.forget_walks(),
+        };
+        for page in &walked {
+            self.clear_flags(*page, page_flag::WALKED);
+        }
+        if self.changes.is_none() {
+            // The list keeps its room.
+            self.walked = walked;
+            self.walked.clear();
+        }
     }
 
     fn region(&self, address: u64) -> Option<&Region> {
@@ -130,21 +198,40 @@ impl GuestRam {
         self.regions.iter().map(|region| region.start).find(|start| *start > address)
     }
 
+    fn flag_word(&self, page: PageIndex) -> (&AtomicU64, u32) {
+        (&self.pages.flags[page.0 / FLAG_GROUP], (page.0 % FLAG_GROUP) as u32 * 8)
+    }
+
     pub(crate) fn flags(&self, page: PageIndex) -> u8 {
-        self.flags[page.0]
+        let (word, shift) = self.flag_word(page);
+        (word.load(Relaxed) >> shift) as u8
     }
 
     pub(crate) fn set_flags(&mut self, page: PageIndex, flags: u8) {
-        self.flags[page.0] |= flags;
+        let (word, shift) = self.flag_word(page);
+        word.store(word.load(Relaxed) | u64::from(flags) << shift, Relaxed);
     }
 
     pub(crate) fn clear_flags(&mut self, page: PageIndex, flags: u8) {
-        self.flags[page.0] &= !flags;
+        let (word, shift) = self.flag_word(page);
+        word.store(word.load(Relaxed) & !(u64::from(flags) << shift), Relaxed);
     }
 
     /// Which 64-byte chunks of a page hold decoded instructions.
-    pub(crate) fn code_chunks(&mut self, page: PageIndex) -> &mut u64 {
-        &mut self.code_chunks[page.0]
+    pub(crate) fn code_chunks(&self, page: PageIndex) -> u64 {
+        self.pages.code_chunks[page.0].load(Relaxed)
+    }
+
+    /// More chunks of a page hold decoded instructions.
+    pub(crate) fn add_code_chunks(&mut self, page: PageIndex, chunks: u64) {
+        let all = &self.pages.code_chunks[page.0];
+        all.store(all.load(Relaxed) | chunks, Relaxed);
+    }
+
+    /// No decoded instructions come from a page any more.
+    pub(crate) fn clear_code(&mut self, page: PageIndex) {
+        self.clear_flags(page, page_flag::CODE);
+        self.pages.code_chunks[page.0].store(0, Relaxed);
     }
 
     /// Calls `visit` with the physical page number of each page that has any of `flags`, ascending, and clears them.
@@ -152,14 +239,15 @@ impl GuestRam {
         for region in &self.regions {
             let pages = ((region.end - region.start) / PAGE_BYTES) as usize;
             let first = region.start / PAGE_BYTES;
-            let region_flags = &mut self.flags[region.first_page..region.first_page + pages];
-            for (group, pages) in region_flags.chunks_mut(FLAG_GROUP).enumerate() {
-                // Most groups have none: the fold lets the compiler look at them together.
-                if pages.iter().fold(0, |all, page| all | page) & flags == 0 {
+            let words = region.first_page / FLAG_GROUP..(region.first_page + pages).div_ceil(FLAG_GROUP);
+            let wanted = u64::from_ne_bytes([flags; FLAG_GROUP]);
+            for (group, word) in self.pages.flags[words].iter().enumerate() {
+                let found = word.load(Relaxed) & wanted;
+                if found == 0 {
                     continue;
                 }
-                for (index, page) in pages.iter_mut().enumerate().filter(|(_, page)| **page & flags != 0) {
-                    *page &= !flags;
+                word.store(word.load(Relaxed) & !wanted, Relaxed);
+                for index in (0..FLAG_GROUP).filter(|index| found >> (index * 8) & 0xff != 0) {
                     visit(first + (group * FLAG_GROUP + index) as u64);
                 }
             }
@@ -184,7 +272,7 @@ mod tests {
             let mut ram = GuestRam::new(&[region(0, 8192), region(0x10_0000, 8192)]).expect("two regions");
             assert!(ram.page(8192).is_none());
             let (page, host) = ram.page(0x10_1fff).expect("last page");
-            assert_eq!((page, host), (PageIndex(3), pointer.add(4096)));
+            assert_eq!((page, host), (PageIndex(9), pointer.add(4096)));
             ram.set_flags(page, page_flag::DIRTY);
             let mut seen = Vec::new();
             ram.take_flagged(page_flag::DIRTY, &mut |number| seen.push(number));

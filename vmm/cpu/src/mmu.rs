@@ -5,6 +5,7 @@
 //! the last one. Every page a walk reads is marked; a store that changes a present entry in a marked page flushes all
 //! translations, which is how no stale translation can exist. Table entries outside RAM read as zero: not present.
 
+use crate::changes::{Change, Changes};
 use crate::core_state::{Core, Fault, cr, vector};
 use crate::memory::{OFFSET_MASK, PAGE_MASK, PHYSICAL_BITS, PageIndex, page_flag};
 use crate::op::Trap;
@@ -191,7 +192,7 @@ impl Core {
         let Some((page, base)) = self.ram.page(location) else { return 0 };
         if self.ram.flags(page) & page_flag::WALKED == 0 {
             self.watch_page(page, location, page_flag::WALKED);
-            self.walked.push(page);
+            self.ram.note_walk(page);
         }
         // SAFETY: `location` is 8-byte aligned, so the entry lies inside the RAM page at `base`.
         unsafe { base.add((location & OFFSET_MASK) as usize).cast::<u64>().read() }
@@ -203,6 +204,7 @@ impl Core {
         if self.ram.flags(page) & page_flag::WRITE_CACHED != 0 {
             self.ram.clear_flags(page, page_flag::WRITE_CACHED);
             self.tlb.forbid_writes(physical & PAGE_MASK);
+            self.tell(Change::Writes(physical & PAGE_MASK));
         }
     }
 
@@ -236,7 +238,7 @@ impl Core {
                 }
             }
             // Tables of two levels have entries of four bytes.
-            let present = PRESENT | if self.short_entries { PRESENT << 32 } else { 0 };
+            let present = PRESENT | if self.has_short_entries() { PRESENT << 32 } else { 0 };
             if old & present != 0 && old != u64::from_le_bytes(new) {
                 self.flush_translations();
                 return;
@@ -249,16 +251,42 @@ impl Core {
     pub fn flush_translations(&mut self) {
         let wrapped = self.tlb.flush(self.cr3);
         self.short_entries = false;
-        while let Some(page) = self.walked.pop() {
-            self.ram.clear_flags(page, page_flag::WALKED);
-        }
+        self.ram.forget_walks();
         self.leave_block(wrapped);
+    }
+
+    /// Forgets every translation of this CPU, because another one has changed what they came from.
+    fn flush_own_translations(&mut self) {
+        let wrapped = self.tlb.flush(self.cr3);
+        self.leave_block(wrapped);
+    }
+
+    /// Some walk has read tables of two-level paging.
+    fn has_short_entries(&self) -> bool {
+        self.short_entries || self.ram.changes.as_ref().is_some_and(Changes::short_entries)
     }
 
     /// Makes another address space current. CR3 holds its new value.
     pub fn switch_space(&mut self) {
         let wrapped = self.tlb.switch_space(self.cr3);
         self.leave_block(wrapped);
+    }
+
+    /// Tells other CPUs of the machine, if there are any.
+    pub fn tell(&mut self, change: Change) {
+        if let Some(changes) = &mut self.ram.changes {
+            changes.push(change);
+        }
+    }
+
+    /// Does what another CPU's change asks of this one, but for its blocks.
+    pub fn follow(&mut self, change: Change) {
+        match change {
+            Change::Translations => self.flush_own_translations(),
+            Change::Writes(physical) => self.tlb.forbid_writes(physical),
+            Change::AllWrites => self.tlb.forbid_all_writes(),
+            Change::Code(_) => {}
+        }
     }
 
     fn leave_block(&mut self, tags_wrapped: bool) {

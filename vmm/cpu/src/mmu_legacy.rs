@@ -77,6 +77,9 @@ impl Core {
 
     fn walk_two_levels(&mut self, address: u64, kind: Kind, privilege: Privilege) -> Result<Walk, Trap> {
         self.short_entries = true;
+        if let Some(changes) = &mut self.ram.changes {
+            changes.note_short_entries();
+        }
         let mut location = (self.cr3 & LINEAR & !OFFSET_MASK) + (address >> 22) * 4;
         let directory = self.short_entry(location);
         let large = directory & LARGE != 0 && self.cr4 & cr::CR4_PSE != 0;

@@ -24,6 +24,7 @@ enum Outcome {
 impl Cpu {
     /// Runs until exactly `budget` counted events have happened, or until something needs the caller.
     pub fn run(&mut self, budget: u64) -> Exit {
+        self.catch_up();
         self.core.limit = self.core.instructions.saturating_add(budget);
         self.core.log.settle();
         self.core.attention = true;

@@ -131,7 +131,7 @@ fn started(program: impl FnOnce(&mut CodeAssembler)) -> Guest {
     guest.assemble_for(16, CODE, program);
     for vector in 0..32u64 {
         // One HLT a vector, at 0xa00:(16 * vector).
-        guest.put(vector * 4, (HANDLERS as u32) << 12 | vector as u32 * 16);
+        guest.put(vector * 4, ((HANDLERS as u32) << 12) | (vector as u32 * 16));
     }
     let state = CpuState::never_started().after_start_up((CODE >> 12) as u8);
     guest.cpu.set_state(&state).expect("a valid state");

@@ -3,7 +3,7 @@
 //!
 //! Where RDTSC would read the host's time, the model hides the TSC, and what counts on it, from the guest.
 
-use chaoscontrol_cpu::model::{LEAVES, Leaf, cpuid};
+use chaoscontrol_cpu::model::{LEAVES, Leaf, Topology, cpuid};
 use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 
 use super::error::KvmError;

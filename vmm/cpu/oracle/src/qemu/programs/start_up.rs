@@ -320,8 +320,8 @@ fn real_strings() -> Program {
                 // Upper halves of the registers must stay; with 32-bit addresses they count.
                 let upper = if prefixes[..].first() == Some(&0x67) { 0 } else { 0x00be_0000 };
                 code.set32(1, count | upper);
-                code.set32(6, DATA + 0x20 | upper);
-                code.set32(7, DATA + 0x25 | upper);
+                code.set32(6, (DATA + 0x20) | upper);
+                code.set32(7, (DATA + 0x25) | upper);
                 code.set32(0, 0x4141_4141);
                 code.raw(&[if down { 0xfd } else { 0xfc }]);
                 code.raw(prefixes);
