@@ -73,11 +73,15 @@ pub(super) mod shift {
     pub const SAR: u8 = 7;
 }
 
-/// Code under construction.
+/// Code under construction: the straight code, then stubs that execute elsewhere.
 pub(super) struct Asm {
-    pub bytes: Vec<u8>,
+    bytes: Vec<u8>,
     /// Address at which the first byte will execute.
     origin: u64,
+    /// Position of the first byte of the stubs.
+    split: usize,
+    /// How much further on the stubs execute than if they came right after the straight code; 0 until they begin.
+    gap: u64,
     labels: Vec<u32>,
     /// Positions of 32-bit distances to labels.
     fixups: Vec<(u32, Label)>,
@@ -85,7 +89,14 @@ pub(super) struct Asm {
 
 impl Asm {
     pub fn new() -> Self {
-        Self { bytes: Vec::with_capacity(4096), origin: 0, labels: Vec::new(), fixups: Vec::new() }
+        Self {
+            bytes: Vec::with_capacity(4096),
+            origin: 0,
+            split: usize::MAX,
+            gap: 0,
+            labels: Vec::new(),
+            fixups: Vec::new(),
+        }
     }
 
     /// Begins anew at an address.
@@ -94,11 +105,23 @@ impl Asm {
         self.labels.clear();
         self.fixups.clear();
         self.origin = origin;
+        (self.split, self.gap) = (usize::MAX, 0);
+    }
+
+    /// The rest are stubs, which will execute from this address on, above the straight code.
+    pub fn begin_stubs(&mut self, address: u64) {
+        self.gap = address - self.here();
+        self.split = self.bytes.len();
+    }
+
+    /// The straight code and the stubs.
+    pub fn parts(&self) -> (&[u8], &[u8]) {
+        self.bytes.split_at(self.split.min(self.bytes.len()))
     }
 
     /// Address of the next byte.
     pub fn here(&self) -> u64 {
-        self.origin + self.bytes.len() as u64
+        self.origin + self.bytes.len() as u64 + self.gap
     }
 
     pub fn label(&mut self) -> Label {
@@ -107,7 +130,7 @@ impl Asm {
     }
 
     pub fn bind(&mut self, label: Label) {
-        self.labels[label.0 as usize] = self.bytes.len() as u32;
+        self.labels[label.0 as usize] = (self.here() - self.origin) as u32;
     }
 
     /// Address of a bound label.
@@ -120,7 +143,8 @@ impl Asm {
         for &(at, label) in &self.fixups {
             let target = self.labels[label.0 as usize];
             assert_ne!(target, UNBOUND, "a jump leads to a label that was never bound");
-            let distance = target.wrapping_sub(at + 4);
+            let gap = if at as usize >= self.split { self.gap as u32 } else { 0 };
+            let distance = target.wrapping_sub(at + 4 + gap);
             self.bytes[at as usize..at as usize + 4].copy_from_slice(&distance.to_le_bytes());
         }
         self.fixups.clear();

@@ -30,6 +30,8 @@ pub(super) struct Setting {
     /// Targets at which no status flag is needed, and whether there are no others.
     pub dead: [Option<u64>; 2],
     pub all_dead: bool,
+    /// Where stubs will execute.
+    pub stubs: u64,
     /// Number of the unit, and whether it may check stack accesses together.
     pub unit: u32,
     pub windows: bool,
@@ -166,6 +168,7 @@ impl Emitter<'_> {
         if !ended {
             self.go_to(self.setting.end_ip);
         }
+        self.asm.begin_stubs(self.setting.stubs);
         self.window_stubs();
         self.elsewhere_stubs();
         self.cold_stubs();

@@ -182,7 +182,7 @@ pub(super) fn flags_of(raw: u32) -> LazyFlags {
     LazyFlags::from_bits(low | if raw & 1 != 0 { bit::OF } else { 0 })
 }
 
-/// A slot of the jump cache that compiled code looks targets up in.
+/// A jump of the cache that compiled code looks targets up in.
 #[repr(C, align(32))]
 #[derive(Clone, Copy)]
 pub(super) struct Jump {
@@ -191,13 +191,16 @@ pub(super) struct Jump {
     pub code: u64,
 }
 
-/// Slots of the jump cache.
+/// Two jumps that fall together, the later one first: a cache line.
+pub(super) type JumpSet = [Jump; 2];
+/// Sets of the jump cache.
 pub(super) const JUMPS: usize = 1 << 13;
-const JUMP_SHIFT: u8 = 5;
-const _: () = assert!(size_of::<Jump>() == 1 << JUMP_SHIFT);
+const JUMP_SHIFT: u8 = 6;
+const SECOND: i32 = size_of::<Jump>() as i32;
+const _: () = assert!(size_of::<JumpSet>() == 1 << JUMP_SHIFT);
 
-/// The slot of an address under a code tag: different tags spread, so that address spaces do not displace each other.
-pub(super) fn jump_slot(ip: u64, tag: u64) -> usize {
+/// The set of an address under a code tag: different tags spread, so that address spaces do not displace each other.
+pub(super) fn jump_set(ip: u64, tag: u64) -> usize {
     ((ip >> 13) ^ ip ^ tag) as usize & (JUMPS - 1)
 }
 
@@ -211,13 +214,13 @@ pub(super) struct Routines {
     pub handler: u64,
     /// The same for handlers that read or write the status flags.
     pub handler_flags: u64,
-    /// Goes to the guest address in RAX.
-    pub dispatch: u64,
     /// Finds the host address of eight bytes of stack at RAX, to be read or written, and remembers the page. ZF is clear
     /// if it is not in the translation cache.
     pub stack_read: u64,
     pub stack_write: u64,
-    /// The same, and makes the site at RCX remember.
+    /// Goes to the guest address in RAX, which is not the first of the set at RCX; RDX is the code tag.
+    pub second: u64,
+    /// Goes to the guest address in RAX and makes the site at RCX remember.
     pub resolve: u64,
     /// Address of the constants.
     pub words: u64,
@@ -321,13 +324,24 @@ pub(super) fn routines(asm: &mut Asm, words: u64, tlb_bits: u32) -> Routines {
     routines.handler_flags = handler(asm, call_handler_flags as *const () as u64, leave);
 
     routines.words = words;
-    routines.dispatch = asm.here();
-    dispatch(asm, &routines);
+    routines.second = asm.here();
+    let miss = asm.label();
+    compare(asm, SECOND, |asm| asm.jcc(cc::NZ, miss));
+    asm.jmp_rm(Rm::Base(RCX, SECOND + offset_of!(Jump, code) as i32));
+    asm.bind(miss);
+    asm.store(8, field!(rip), RAX);
+    asm.jmp_to(routines.boundary);
 
     routines.resolve = asm.here();
-    let miss = asm.label();
+    let (found, not_first, miss) = (asm.label(), asm.label(), asm.label());
     asm.store(8, SITE, RCX);
-    look_up(asm, words, miss);
+    find_set(asm, words);
+    compare(asm, 0, |asm| asm.jcc(cc::NZ, not_first));
+    asm.jmp(found);
+    asm.bind(not_first);
+    asm.alu_imm(alu::ADD, 8, Rm::Reg(RCX), SECOND);
+    compare(asm, 0, |asm| asm.jcc(cc::NZ, miss));
+    asm.bind(found);
     asm.load(8, RCX, Rm::Base(RCX, offset_of!(Jump, code) as i32));
     asm.load(8, RDX, SITE);
     asm.store(8, Rm::Base(RDX, 8), RCX);
@@ -388,16 +402,13 @@ fn stack(asm: &mut Asm, tlb_bits: u32, write: bool) -> u64 {
 
 /// Goes to the guest address in RAX through the jump cache.
 pub(super) fn dispatch(asm: &mut Asm, routines: &Routines) {
-    let miss = asm.label();
-    look_up(asm, routines.words, miss);
+    find_set(asm, routines.words);
+    compare(asm, 0, |asm| asm.jcc_to(cc::NZ, routines.second));
     asm.jmp_rm(Rm::Base(RCX, offset_of!(Jump, code) as i32));
-    asm.bind(miss);
-    asm.store(8, field!(rip), RAX);
-    asm.jmp_to(routines.boundary);
 }
 
-/// The jump-cache slot of the address in RAX into RCX, if it is that address's; RAX stays.
-fn look_up(asm: &mut Asm, words: u64, miss: Label) {
+/// The set of the address in RAX into RCX and the code tag into RDX; RAX stays.
+fn find_set(asm: &mut Asm, words: u64) {
     asm.mov(RCX, RAX);
     asm.load(8, RDX, CODE_TAG);
     asm.shift_imm(shift::SHR, 8, Rm::Reg(RCX), 13);
@@ -406,10 +417,14 @@ fn look_up(asm: &mut Asm, words: u64, miss: Label) {
     asm.alu_imm(alu::AND, 4, Rm::Reg(RCX), JUMPS as i32 - 1);
     asm.shift_imm(shift::SHL, 4, Rm::Reg(RCX), JUMP_SHIFT);
     asm.alu_load(alu::ADD, 8, RCX, Rm::Near(words));
-    asm.alu_load(alu::CMP, 8, RAX, Rm::Base(RCX, offset_of!(Jump, ip) as i32));
-    asm.jcc(cc::NZ, miss);
-    asm.alu_load(alu::CMP, 8, RDX, Rm::Base(RCX, offset_of!(Jump, tag) as i32));
-    asm.jcc(cc::NZ, miss);
+}
+
+/// Compares RAX and RDX with the jump that far behind RCX; `away` emits the jump that is taken if it is another.
+fn compare(asm: &mut Asm, behind: i32, away: impl Fn(&mut Asm)) {
+    asm.alu_load(alu::CMP, 8, RAX, Rm::Base(RCX, behind + offset_of!(Jump, ip) as i32));
+    away(asm);
+    asm.alu_load(alu::CMP, 8, RDX, Rm::Base(RCX, behind + offset_of!(Jump, tag) as i32));
+    away(asm);
 }
 
 /// `coverage::index`, and a saturating count.

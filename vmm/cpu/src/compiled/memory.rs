@@ -7,13 +7,17 @@
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 
-/// Both mappings and the data after the executable one.
+/// Both mappings and the data after the executable one. The upper half of the code is for stubs, so that what mostly executes lies
+/// close together.
 pub(super) struct CodeMemory {
     execute: NonNull<u8>,
     write: NonNull<u8>,
     code_bytes: usize,
     data_bytes: usize,
-    used: usize,
+    /// Bytes used from the start.
+    straight: usize,
+    /// Where the next stub goes.
+    stubs: usize,
 }
 
 // SAFETY: the mappings belong to this value alone and are plain memory.
@@ -53,7 +57,7 @@ impl CodeMemory {
                 return Err(error);
             }
         };
-        let memory = Self { execute: whole, write, code_bytes, data_bytes, used: 0 };
+        let memory = Self { execute: whole, write, code_bytes, data_bytes, straight: 0, stubs: code_bytes / 2 };
         // SAFETY: both ranges lie inside the reservation made above, which nothing else uses.
         unsafe {
             let shared = libc::MAP_SHARED | libc::MAP_FIXED;
@@ -66,30 +70,43 @@ impl CodeMemory {
 
     /// Where the next code will execute.
     pub fn next(&self) -> u64 {
-        self.execute.as_ptr() as u64 + self.used as u64
+        self.execute.as_ptr() as u64 + self.straight as u64
     }
 
-    /// Bytes of code that still fit.
+    /// Where the next stubs will execute.
+    pub fn next_stubs(&self) -> u64 {
+        self.execute.as_ptr() as u64 + self.stubs as u64
+    }
+
+    /// Bytes of straight code, and of stubs, that still fit.
     pub fn room(&self) -> usize {
-        self.code_bytes - self.used
+        (self.code_bytes / 2 - self.straight).min(self.code_bytes - self.stubs)
     }
 
-    /// Appends code, which was assembled for [`CodeMemory::next`], and aligns what comes after it.
-    pub fn append(&mut self, code: &[u8]) {
-        assert!(code.len() <= self.room(), "compiled code was not checked against the room for it");
-        // SAFETY: the range was checked and lies in the writable mapping, which is read and written only here.
-        unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), self.write.as_ptr().add(self.used), code.len()) };
-        self.used = (self.used + code.len()).next_multiple_of(16).min(self.code_bytes);
+    /// Appends straight code and stubs, which were assembled for [`CodeMemory::next`] and [`CodeMemory::next_stubs`], and aligns the
+    /// straight code that comes after.
+    pub fn append(&mut self, (straight, stubs): (&[u8], &[u8])) {
+        let room = self.room();
+        assert!(straight.len().max(stubs.len()) <= room, "compiled code was not checked against the room for it");
+        // SAFETY: both ranges were checked and lie in the writable mapping, which is read and written only here.
+        unsafe {
+            let write = self.write.as_ptr();
+            std::ptr::copy_nonoverlapping(straight.as_ptr(), write.add(self.straight), straight.len());
+            std::ptr::copy_nonoverlapping(stubs.as_ptr(), write.add(self.stubs), stubs.len());
+        }
+        self.straight = (self.straight + straight.len()).next_multiple_of(16).min(self.code_bytes / 2);
+        self.stubs += stubs.len();
     }
 
-    /// Bytes of code so far.
+    /// Bytes of straight code so far.
     pub fn used(&self) -> usize {
-        self.used
+        self.straight
     }
 
-    /// Forgets all code after the first `keep` bytes.
+    /// Forgets all stubs, and all straight code after the first `keep` bytes.
     pub fn truncate(&mut self, keep: usize) {
-        self.used = keep;
+        self.straight = keep;
+        self.stubs = self.code_bytes / 2;
     }
 
     /// The data area: address of its first byte and its size in bytes.

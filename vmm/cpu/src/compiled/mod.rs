@@ -32,7 +32,7 @@ use crate::memory::PAGE_MASK;
 use crate::op::{Op, Trap, attr};
 use asm::Asm;
 use emit::{Edges, Link, Setting};
-use frame::{JUMPS, Jump, Routines, SITE_EPOCH, SLACK, constants, exit, flags_of, jump_slot, raw_of, routines};
+use frame::{JUMPS, Jump, JumpSet, Routines, SITE_EPOCH, SLACK, constants, exit, flags_of, jump_set, raw_of, routines};
 use kinds::{Kind, effect, kind};
 use memory::CodeMemory;
 use std::collections::BTreeSet;
@@ -46,7 +46,7 @@ const BLOCK_BYTES_MAX: usize = 64 << 10;
 const PAGE: usize = 4096;
 /// Where the jump cache is in the data; the constants come before it.
 const JUMPS_AT: usize = 64;
-const LINKS_AT: usize = JUMPS_AT + JUMPS * size_of::<Jump>();
+const LINKS_AT: usize = JUMPS_AT + JUMPS * size_of::<JumpSet>();
 /// Links kept before all code is dropped.
 const LINKS_MAX: usize = 1 << 18;
 /// Times that the reference may finish a block before it is compiled in another way.
@@ -67,7 +67,7 @@ struct Unit {
     first: u32,
     /// How often the reference had to finish it.
     rests: u32,
-    /// Slots of the jump cache that may lead here.
+    /// Sets of the jump cache that may lead here.
     jumps: Vec<u16>,
     /// Links that may lead here.
     incoming: Vec<u32>,
@@ -162,20 +162,20 @@ impl Compiled {
         compiled.asm.start(compiled.memory.next());
         compiled.routines = routines(&mut compiled.asm, data as u64, tlb_bits);
         compiled.asm.finish();
-        compiled.memory.append(&compiled.asm.bytes);
+        compiled.memory.append(compiled.asm.parts());
         compiled.kept = compiled.memory.used();
         compiled.forget_jumps();
         Some(Box::new(compiled))
     }
 
-    fn jump(&mut self, slot: usize) -> &mut Jump {
+    fn jumps(&mut self, set: usize) -> &mut JumpSet {
         let (data, _) = self.memory.data();
-        // SAFETY: the jump cache has `JUMPS` aligned slots at this place of the data area, which is ours alone.
-        unsafe { &mut *data.add(JUMPS_AT).cast::<Jump>().add(slot & (JUMPS - 1)) }
+        // SAFETY: the jump cache has `JUMPS` aligned sets at this place of the data area, which is ours alone.
+        unsafe { &mut *data.add(JUMPS_AT).cast::<JumpSet>().add(set & (JUMPS - 1)) }
     }
 
     fn forget_jumps(&mut self) {
-        (0..JUMPS).for_each(|slot| *self.jump(slot) = NO_JUMP);
+        (0..JUMPS).for_each(|set| *self.jumps(set) = [NO_JUMP; 2]);
     }
 
     /// Makes a link lead to an address.
@@ -223,11 +223,8 @@ impl Compiled {
         let unit = &mut self.units[(mark & !UNIT) as usize];
         let entry = std::mem::replace(&mut unit.entry, 0);
         let (jumps, incoming) = (std::mem::take(&mut unit.jumps), std::mem::take(&mut unit.incoming));
-        for slot in jumps {
-            let jump = self.jump(slot.into());
-            if jump.code == entry {
-                *jump = NO_JUMP;
-            }
+        for set in jumps {
+            self.jumps(set.into()).iter_mut().filter(|jump| jump.code == entry).for_each(|jump| *jump = NO_JUMP);
         }
         for link in incoming {
             self.set_link(link, self.links[link as usize].stub);
@@ -321,13 +318,15 @@ impl Compiled {
             dead,
             all_dead: targets[0].is_some() && targets == dead,
             unit: self.units.len() as u32,
+            stubs: self.memory.next_stubs(),
             windows: !self.without_windows.contains(&run.first),
         };
         let entry = self.memory.next();
         self.asm.start(entry);
         let links = emit::compile(&mut self.asm, setting, &ops);
-        assert!(self.asm.bytes.len() <= BLOCK_BYTES_MAX, "a block became longer than any can be");
-        self.memory.append(&self.asm.bytes);
+        let parts = self.asm.parts();
+        assert!(parts.0.len().max(parts.1.len()) <= BLOCK_BYTES_MAX, "a block became longer than any can be");
+        self.memory.append(parts);
         for link in links {
             self.links.push(link);
             self.set_link(self.links.len() as u32 - 1, link.stub);
@@ -359,15 +358,17 @@ impl Compiled {
             return;
         }
         let tag = core.tlb.code_tag();
-        let slot = jump_slot(ip, tag);
-        let wanted = Jump { ip, tag, code: entry };
-        let jump = self.jump(slot);
-        if (jump.ip, jump.tag, jump.code) != (ip, tag, entry) {
-            *jump = wanted;
-            let jumps = &mut self.units[unit as usize].jumps;
-            if !jumps.contains(&(slot as u16)) {
-                jumps.push(slot as u16);
-            }
+        let number = jump_set(ip, tag);
+        let set = self.jumps(number);
+        let is = |jump: &Jump| (jump.ip, jump.tag) == (ip, tag);
+        match set.iter_mut().find(|jump| is(jump)) {
+            Some(jump) if jump.code == entry => return,
+            Some(jump) => jump.code = entry,
+            None => *set = [Jump { ip, tag, code: entry }, set[0]],
+        }
+        let jumps = &mut self.units[unit as usize].jumps;
+        if !jumps.contains(&(number as u16)) {
+            jumps.push(number as u16);
         }
     }
 
