@@ -24,7 +24,7 @@ pub fn measure(context: &Context) -> Failures<Table> {
     let mut table = Table::default();
     let mut rates = Vec::new();
     for jobs in [1, 2] {
-        let settings = Settings { seed: 1, window: WINDOW, shape: machines.shape(horizon_ns) };
+        let settings = Settings { seed: 1, window: WINDOW, shape: machines.shape(horizon_ns), without: Vec::new() };
         let mut campaign = Campaign::new(settings, None);
         let pool = Pool::new(&machines, jobs);
         let limits = Limits { branches, instructions: None, bugs: None };

@@ -9,6 +9,7 @@ use chaoscontrol_cli::{Failure, Failures, Flag, Stage, read_document, read_profi
 use chaoscontrol_explore::Shard;
 use chaoscontrol_explore::machines::{Host, choose_tier};
 use chaoscontrol_explore::stages::explore::{ExploreOptions, HORIZON_NS_MAX, explore};
+use chaoscontrol_fault::FaultKind;
 
 /// This file: part of the identity of both tools.
 pub const SOURCE: &str = include_str!("lib.rs");
@@ -35,6 +36,27 @@ pub const SCHEDULE: Flag = Flag::one(
     "Faults that every branch has, written by hand: the next branch has just these, later ones get more on top",
 )
 .default("that of the round before, else none");
+
+/// `--without-faults`.
+pub const WITHOUT: Flag = Flag::many(
+    "without-faults",
+    "KIND",
+    "A kind of fault that is never planned, because the guests do not promise to stand it; disk_* are all that begin so",
+)
+.default("those of the round before");
+
+/// The kinds that `--without-faults` names, sorted; none where it is not given.
+fn without(texts: &[String]) -> Failures<Option<Vec<FaultKind>>> {
+    let mut kinds = std::collections::BTreeSet::new();
+    for text in texts {
+        let found = FaultKind::matching(text);
+        if found.is_empty() {
+            return Err(Failure::usage(format!("--without-faults: there is no kind of fault {text:?}")));
+        }
+        kinds.extend(found);
+    }
+    Ok((!texts.is_empty()).then(|| kinds.into_iter().collect()))
+}
 
 /// `--shard`.
 pub const SHARD: Flag = Flag::one(
@@ -88,6 +110,7 @@ pub fn run(stage: &Stage, rounds: Option<u64>) -> Failures<StageResult> {
             Some(path) => Some(read_document::<ScheduleDocument>(stage.store, &path)?.schedule),
             None => None,
         },
+        without: without(&arguments.texts("without-faults")?)?,
     };
     let limit = within("time-limit-s", 1 << 40)?.map(Duration::from_secs);
     let started = Instant::now();

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode as ProcessCode;
 
-use chaos_explore_round::{BRANCHES, BUGS, HORIZON, INSTRUCTIONS, SCHEDULE, SHARD, TIME, WINDOW, run};
+use chaos_explore_round::{BRANCHES, BUGS, HORIZON, INSTRUCTIONS, SCHEDULE, SHARD, TIME, WINDOW, WITHOUT, run};
 use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_cli::{
     ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, INPUT, JOBS, PIN_CORE, PROFILE, SEED, STORE, TIER, Tool, WATCHDOG, stage_main,
@@ -28,6 +28,7 @@ static TOOL: Tool = Tool {
         PROFILE,
         HORIZON,
         SCHEDULE,
+        WITHOUT,
         BUGS,
         INSTRUCTIONS,
         TIME,

@@ -35,6 +35,16 @@ pub struct Settings {
     pub window: u32,
     /// VMs, disks and the length of a branch.
     pub shape: Shape,
+    /// Kinds of faults that are never planned.
+    pub without: Vec<FaultKind>,
+}
+
+impl Settings {
+    /// What plans schedules.
+    #[must_use]
+    pub fn planner(&self) -> Planner {
+        Planner::with_kinds(self.shape.clone(), |kind| !self.without.contains(&kind))
+    }
 }
 
 /// A violation seen for the first time, with the branch that showed it.
@@ -79,7 +89,7 @@ impl Campaign {
     /// A new campaign. Every branch has the faults of `given`, and the first has no others: without any, what fails in it needs
     /// no fault.
     pub fn new(settings: Settings, given: Option<Schedule>) -> Self {
-        let planner = Planner::new(settings.shape.clone());
+        let planner = settings.planner();
         let mut campaign = Self {
             settings,
             base: given.clone().unwrap_or_default(),
@@ -125,7 +135,7 @@ impl Campaign {
         let faults = corpus.faults.iter().filter_map(|(name, c)| Some((FaultKind::from_name(name)?, counts(c))));
         let key = |a: AssertionSummary| ((a.kind.clone(), a.property.clone()), a);
         let mut campaign = Self {
-            planner: Planner::new(settings.shape.clone()),
+            planner: settings.planner(),
             settings,
             base,
             coverage,

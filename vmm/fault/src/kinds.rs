@@ -446,6 +446,16 @@ impl FaultKind {
         self.spec().name
     }
 
+    /// The kinds that `pattern` names: one by its name, or all whose names begin with what stands before a final `*`.
+    #[must_use]
+    pub fn matching(pattern: &str) -> Vec<Self> {
+        let fits = |name: &str| match pattern.strip_suffix('*') {
+            Some(beginning) => name.starts_with(beginning),
+            None => name == pattern,
+        };
+        SPECS.iter().filter(|spec| fits(spec.name)).map(|spec| spec.kind).collect()
+    }
+
     /// The kind of this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {

@@ -53,6 +53,12 @@ impl Planner {
         self
     }
 
+    /// Whether there is no kind to plan.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.kinds.is_empty()
+    }
+
     /// The shape planned for.
     #[must_use]
     pub fn shape(&self) -> &Shape {

@@ -8,7 +8,7 @@ use chaoscontrol_artifact::schema::{
     RoundSummary, RunConfiguration, ScheduleDocument, SnapshotManifest,
 };
 use chaoscontrol_artifact::{ExitCode, ObjectRef, StageResult, Store, U64};
-use chaoscontrol_fault::Schedule;
+use chaoscontrol_fault::{FaultKind, Schedule};
 
 use super::{Talk, same_guest};
 use crate::campaign::{Campaign, Settings, WINDOW};
@@ -49,6 +49,8 @@ pub struct ExploreOptions {
     pub host: Host,
     /// Faults that every branch has, and the next one alone; none are those of the round before, if it had any.
     pub schedule: Option<Schedule>,
+    /// Kinds of faults that are never planned; none are those of the round before.
+    pub without: Option<Vec<FaultKind>>,
 }
 
 /// Explores from what the stage before wrote: a snapshot (boot) or a corpus (an earlier round). `go_on` is asked after each
@@ -61,7 +63,7 @@ pub fn explore(
     talk: Talk,
 ) -> Result<(StageResult, RoundSummary), ExploreError> {
     let corpus_ref = previous.output("corpus");
-    let corpus: Option<Corpus> = match &corpus_ref {
+    let mut corpus: Option<Corpus> = match &corpus_ref {
         Some(reference) => Some(store.load(reference)?),
         None => None,
     };
@@ -81,7 +83,15 @@ pub fn explore(
     };
     let (machines, run) = Machines::load(store, &snapshot, &host)?;
     same_guest(store, previous, &store.load::<SnapshotManifest>(&snapshot)?.run)?;
-    let settings = settings(options, corpus.as_ref(), &machines);
+    let without_before = without_before(previous);
+    let settings = settings(options, corpus.as_ref(), &machines, &without_before);
+    if settings.planner().is_empty() {
+        return Err(ExploreError::Input("without these faults there is none left to plan".to_owned()));
+    }
+    if let Some(corpus) = corpus.as_mut().filter(|_| settings.without != without_before) {
+        // They were planned with other kinds.
+        corpus.planned.clear();
+    }
     check_shard(options)?;
     let parameters = parameters(options, &settings);
     let mut inputs = vec![Link::new("snapshot", snapshot)];
@@ -117,6 +127,24 @@ fn given_before(store: &Store, previous: &Descriptor) -> Result<Option<Schedule>
     Ok(Some(store.load::<ScheduleDocument>(&link.object)?.schedule))
 }
 
+/// The kinds that the round before did not plan.
+pub(super) fn without_before(previous: &Descriptor) -> Vec<FaultKind> {
+    match previous.parameters.get(WITHOUT) {
+        Some(Parameter::List(names)) => names.iter().filter_map(|name| FaultKind::from_name(name)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The parameter that names kinds that are not planned; left out where all are.
+pub(super) fn note_without(parameters: &mut Parameters, without: &[FaultKind]) {
+    if !without.is_empty() {
+        let names = without.iter().map(|kind| kind.name().to_owned()).collect();
+        parameters.insert(WITHOUT.to_owned(), Parameter::List(names));
+    }
+}
+
+const WITHOUT: &str = "without_faults";
+
 /// Whether what is asked for makes sense for a part of a round.
 fn check_shard(options: &ExploreOptions) -> Result<(), ExploreError> {
     let shard = options.shard;
@@ -129,10 +157,16 @@ fn check_shard(options: &ExploreOptions) -> Result<(), ExploreError> {
     Ok(())
 }
 
-fn settings(options: &ExploreOptions, corpus: Option<&Corpus>, machines: &Machines) -> Settings {
+fn settings(
+    options: &ExploreOptions,
+    corpus: Option<&Corpus>,
+    machines: &Machines,
+    without_before: &[FaultKind],
+) -> Settings {
     let horizon_ns = options.horizon_ns.or(corpus.map(|corpus| corpus.horizon_ns.0)).unwrap_or(HORIZON_NS);
     let window = options.window.or(corpus.map(|corpus| corpus.window)).unwrap_or(WINDOW);
-    Settings { seed: options.seed, window, shape: machines.shape(horizon_ns) }
+    let without = options.without.clone().unwrap_or_else(|| without_before.to_vec());
+    Settings { seed: options.seed, window, shape: machines.shape(horizon_ns), without }
 }
 
 fn parameters(options: &ExploreOptions, settings: &Settings) -> Parameters {
@@ -152,6 +186,7 @@ fn parameters(options: &ExploreOptions, settings: &Settings) -> Parameters {
     if let Some(bugs) = options.bugs {
         set("bugs", u64::from(bugs).into());
     }
+    note_without(&mut parameters, &settings.without);
     parameters
 }
 

@@ -11,7 +11,7 @@ use chaoscontrol_artifact::{ObjectRef, StageResult, Store};
 use chaoscontrol_machine::KvmOptions;
 
 use super::Talk;
-use super::explore::Explorer;
+use super::explore::{Explorer, note_without, without_before};
 use crate::campaign::{Campaign, Settings};
 use crate::error::ExploreError;
 use crate::machines::configuration;
@@ -119,6 +119,7 @@ fn campaign(
         seed: corpus.seed.0,
         window: corpus.window,
         shape: sim.shape(corpus.horizon_ns.0),
+        without: without_before(&parts[0].descriptor),
     };
     // The base's own seed or horizon may have been others: the round is what counts.
     let round = settings(&parts[0].corpus);
@@ -167,11 +168,13 @@ fn bugs(store: &Store, before: Vec<ObjectRef>, parts: &[Part]) -> Result<Vec<Obj
 
 fn parameters(first: &Part, branches: u64) -> Parameters {
     let corpus = &first.corpus;
-    Parameters::from([
+    let mut parameters = Parameters::from([
         ("seed".to_owned(), corpus.seed.0.into()),
         ("branches".to_owned(), branches.into()),
         ("shards".to_owned(), u64::from(first.shard.count()).into()),
         ("horizon_ns".to_owned(), corpus.horizon_ns.0.into()),
         ("window".to_owned(), u64::from(corpus.window).into()),
-    ])
+    ]);
+    note_without(&mut parameters, &without_before(&first.descriptor));
+    parameters
 }

@@ -11,10 +11,10 @@ use chaoscontrol_explore::campaign::{Campaign, Settings};
 use chaoscontrol_explore::pool::Pool;
 use chaoscontrol_explore::round::{self, Ended, Limits};
 use chaoscontrol_explore::{Coverage, Factory};
-use chaoscontrol_fault::Schedule;
+use chaoscontrol_fault::{FaultKind, Schedule};
 
 pub fn settings(fake: &Fake, seed: u64) -> Settings {
-    Settings { seed, window: 8, shape: fake.shape(HORIZON_NS) }
+    Settings { seed, window: 8, shape: fake.shape(HORIZON_NS), without: Vec::new() }
 }
 
 fn references() -> [ObjectRef; 4] {
@@ -188,4 +188,20 @@ fn a_subject_that_panics_is_an_internal_error_and_not_a_hang() {
     let mut campaign = Campaign::new(settings(&fake, 1), None);
     let error = round::run(&mut campaign, &pool, branches(20), &mut |_| true).unwrap_err();
     assert!(error.to_string().contains("panicked"), "{error}");
+}
+
+#[test]
+fn kinds_that_are_left_out_are_planned_nowhere() {
+    let fake = Fake::new(|_| false);
+    let without = [FaultKind::matching("disk_*"), FaultKind::matching("vm_pause")].concat();
+    assert!(without.len() > 3);
+    let mut campaign = Campaign::new(Settings { without: without.clone(), ..settings(&fake, 5) }, None);
+    let pool = Pool::new(&fake, 1);
+    round::run(&mut campaign, &pool, branches(200), &mut |_| true).unwrap();
+    let corpus = corpus_of(&mut campaign);
+    let faults = corpus.faults.keys().map(String::as_str).collect::<Vec<_>>();
+    assert!(faults.contains(&"vm_kill"), "{faults:?}");
+    for kind in without {
+        assert!(corpus.faults.get(kind.name()).is_none_or(|counts| counts.selected.0 == 0), "{}", kind.name());
+    }
 }
