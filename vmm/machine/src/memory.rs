@@ -144,6 +144,9 @@ impl GuestMemory {
         let mut regions = Vec::with_capacity(ranges.len());
         for (start, bytes) in ranges {
             let mapping = MmapRegion::new(bytes as usize).map_err(|error| refused(error.to_string()))?;
+            // Fewer misses of the host's translation cache. Where the host has no huge pages, nothing changes.
+            // SAFETY: advice about a mapping made above, which changes no byte of it.
+            unsafe { libc::madvise(mapping.as_ptr().cast(), bytes as usize, libc::MADV_HUGEPAGE) };
             let region = GuestRegionMmap::new(mapping, GuestAddress(start))
                 .ok_or_else(|| refused(format!("a region at {start:#x} overflows")))?;
             regions.push(region);
@@ -169,6 +172,11 @@ impl GuestMemory {
 
     /// Reads all of `data` at `address`.
     pub fn read(&self, address: u64, data: &mut [u8]) -> Result<(), MemoryError> {
+        // Devices and barriers read a few bytes very often: straight from the region that holds them all, if one does.
+        if let Ok(slice) = self.mmap.get_slice(GuestAddress(address), data.len()) {
+            slice.copy_to(data);
+            return Ok(());
+        }
         let range = MemoryError::Range { address, bytes: data.len() as u64 };
         self.mmap.read_slice(data, GuestAddress(address)).map_err(|_| range)
     }
