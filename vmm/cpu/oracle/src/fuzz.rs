@@ -1,12 +1,33 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! Arbitrary bytes as a guest: state, page tables, descriptor tables and code. Nothing may panic or reach outside RAM.
+//! Arbitrary bytes as a guest: state, page tables, descriptor tables and code, run on both tiers with other cache sizes. Nothing may
+//! panic or reach outside RAM, and exits, counts, state, RAM and dirty pages must be the same.
 //!
 //! RAM lies between two pages without access, so that reaching outside ends the process.
 
 use crate::native::Mapping;
 use crate::ram::{P, PAGE, U, W};
+use crate::random::{below, stream};
 use chaoscontrol_cpu::state::{DescriptorTable, Segment, seg};
 use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit, GuestRam, RamRegion, Tier};
+use rand_core::Rng;
+
+/// Runs seeded inputs from `first` on; `progress` hears of each that is done. Returns the counted events.
+///
+/// # Panics
+/// As [`Fuzzer::run`]; seed and index of the input are in the message.
+pub fn run_inputs(seed: u64, first: u64, inputs: u64, progress: &mut dyn FnMut(u64)) -> std::io::Result<u64> {
+    let mut fuzzer = Fuzzer::new()?;
+    let mut events = 0;
+    for index in first..first.saturating_add(inputs) {
+        let mut rng = stream(seed, index);
+        let mut input = vec![0; HEADER + below(&mut rng, 4096) as usize];
+        rng.fill_bytes(&mut input);
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fuzzer.run(&input)));
+        events += result.unwrap_or_else(|_| panic!("input {index} of seed {seed} failed, as the message above says"));
+        progress(index - first + 1);
+    }
+    Ok(events)
+}
 
 /// Pages of RAM.
 const PAGES: usize = 24;
@@ -18,49 +39,76 @@ const EXITS: usize = 200;
 /// Bytes at the start of an input that make the state.
 const HEADER: usize = 64;
 
-/// RAM and a CPU that inputs run on, one after another.
+/// RAM of the two CPUs that inputs run on, one after another.
 pub struct Fuzzer {
-    memory: Mapping,
+    memory: [Mapping; 2],
+}
+
+/// What an input came to on one CPU; its RAM is in the mapping.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    /// Each exit, after how many counted events.
+    exits: Vec<(u64, Exit)>,
+    /// `None` where the last exit waits for an answer.
+    state: Option<CpuState>,
+    /// Ascending.
+    dirty_pages: Vec<u64>,
 }
 
 impl Fuzzer {
     /// Maps the memory.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { memory: Mapping::guarded(RAM_BYTES)? })
+        Ok(Self { memory: [Mapping::guarded(RAM_BYTES)?, Mapping::guarded(RAM_BYTES)?] })
     }
 
-    /// Runs one input. Returns how many events were counted, so that tests can see that inputs do something.
+    /// Runs one input on the reference and on the other tier. Returns how many events were counted, so that tests can see that
+    /// inputs do something.
+    ///
+    /// # Panics
+    /// If the two differ, or a page outside RAM was written.
     pub fn run(&mut self, input: &[u8]) -> u64 {
         let (header, body) = input.split_at(input.len().min(HEADER));
         let byte = |index: usize| header.get(index).copied().unwrap_or(0);
-        let ram = self.ram();
-        ram.fill(0);
-        lay_out(ram, body, byte(0));
-        // SAFETY: the mapping lives as long as `self`, longer than the CPU, and nobody else uses it while the CPU runs.
-        let view = unsafe {
-            let region = RamRegion { address: 0, bytes: RAM_BYTES as u64, pointer: self.memory.address() };
-            GuestRam::new(&[region])
-        };
-        let Ok(view) = view else { return 0 };
-        let sizes = Config {
+        let reference = Config { tier: Tier::Reference, ..Config::default() };
+        let other = Config {
             tlb_entries: 16 << (byte(1) & 3),
             cached_operations: 64 + usize::from(byte(2)),
             block_instructions: 1 + usize::from(byte(3) & 31),
-            tier: if byte(6) & 1 == 0 { Tier::Compiled } else { Tier::Reference },
+            // Now and then the reference too, whose caches have sizes of their own.
+            tier: if byte(6) & 7 == 7 { Tier::Reference } else { Tier::Compiled },
             hot_executions: 1 + u32::from(byte(6) >> 1 & 3),
             code_bytes: 0,
             ..Config::default()
         };
-        let mut cpu = Cpu::new(view, &sizes);
-        if cpu.set_state(&state(&byte)).is_err() {
-            return 0;
-        }
-        drive(&mut cpu, &byte)
+        let expected = self.once(0, &reference, body, &byte);
+        let outcome = self.once(1, &other, body, &byte);
+        assert_eq!(outcome, expected, "the tiers or cache sizes differ: {other:?}");
+        let left_alike = self.contents(0) == self.contents(1);
+        assert!(left_alike, "the tiers or cache sizes leave different RAM: {other:?}");
+        expected.and_then(|outcome| outcome.exits.last().map(|(count, _)| *count)).unwrap_or(0)
     }
 
-    fn ram(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping has this many bytes and no CPU exists between two inputs.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.address(), RAM_BYTES) }
+    /// `None` if the input makes no state that can be.
+    fn once(&mut self, which: usize, config: &Config, body: &[u8], byte: &impl Fn(usize) -> u8) -> Option<Outcome> {
+        let ram = self.ram(which);
+        ram.fill(0);
+        lay_out(ram, body, byte(0));
+        let region = RamRegion { address: 0, bytes: RAM_BYTES as u64, pointer: self.memory[which].address() };
+        // SAFETY: the mapping lives as long as `self`, longer than the CPU, and nobody else uses it while the CPU runs.
+        let view = unsafe { GuestRam::new(&[region]) }.expect("a mapping of whole pages is RAM");
+        let mut cpu = Cpu::new(view, config);
+        cpu.set_state(&state(byte)).ok()?;
+        Some(drive(&mut cpu, byte))
+    }
+
+    fn contents(&self, which: usize) -> &[u8] {
+        // SAFETY: the mapping has this many bytes and no CPU exists between two runs.
+        unsafe { std::slice::from_raw_parts(self.memory[which].address(), RAM_BYTES) }
+    }
+
+    fn ram(&mut self, which: usize) -> &mut [u8] {
+        // SAFETY: the mapping has this many bytes and no CPU exists between two runs.
+        unsafe { std::slice::from_raw_parts_mut(self.memory[which].address(), RAM_BYTES) }
     }
 }
 
@@ -132,11 +180,14 @@ fn state(byte: &impl Fn(usize) -> u8) -> CpuState {
 }
 
 /// Runs, answering everything that leaves with bytes of the input, and injecting interrupts now and then.
-fn drive(cpu: &mut Cpu, byte: &impl Fn(usize) -> u8) -> u64 {
+fn drive(cpu: &mut Cpu, byte: &impl Fn(usize) -> u8) -> Outcome {
+    let mut exits = Vec::new();
     for exit in 0..EXITS {
         let left = EVENTS.saturating_sub(cpu.progress());
         let answer = u64::from(byte(exit % HEADER)) * 0x0101_0101_0101_0101;
-        match cpu.run(left.min(1 + u64::from(byte(exit % 7)) * 4)) {
+        let why = cpu.run(left.min(1 + u64::from(byte(exit % 7)) * 4));
+        exits.push((cpu.progress(), why));
+        match why {
             Exit::BudgetUsed | Exit::Halted if left == 0 => break,
             Exit::BudgetUsed | Exit::Halted | Exit::InterruptWindow | Exit::TprWrite => {
                 cpu.request_interrupt_window(answer & 1 == 0);
@@ -154,10 +205,13 @@ fn drive(cpu: &mut Cpu, byte: &impl Fn(usize) -> u8) -> u64 {
         }
     }
     // State, dirty pages and restores must work wherever that ended.
-    if cpu.at_instruction_boundary() {
-        let state = cpu.state();
-        let _ = cpu.set_state(&state);
+    let state = cpu.at_instruction_boundary().then(|| cpu.state());
+    if let Some(state) = &state {
+        let _ = cpu.set_state(state);
     }
-    cpu.take_dirty_pages(&mut |page| assert!(page < PAGES as u64, "page {page:#x} is not RAM"));
-    cpu.progress()
+    let mut dirty_pages = Vec::new();
+    cpu.take_dirty_pages(&mut |page| dirty_pages.push(page));
+    dirty_pages.sort_unstable();
+    assert!(dirty_pages.last().is_none_or(|page| *page < PAGES as u64), "{dirty_pages:x?} are not all in RAM");
+    Outcome { exits, state, dirty_pages }
 }

@@ -2,7 +2,7 @@
 //! `cpu-oracle`: runs any number of cases of the exact CPU against the host's CPU.
 
 use chaoscontrol_cpu_oracle::differential::{self, Kind, Options};
-use chaoscontrol_cpu_oracle::{host, report};
+use chaoscontrol_cpu_oracle::{fuzz, host, report};
 use lexopt::prelude::{Long, Short, Value, ValueExt};
 use std::process::ExitCode;
 
@@ -12,11 +12,13 @@ cpu-oracle: the exact CPU against other CPUs
 usage:
   cpu-oracle native [--cases N] [--seed S] [--first I] [--kind single|sequence|noise] [--filter NAME] [--failures N]
   cpu-oracle tiers  [the same]
+  cpu-oracle fuzz   [--cases N] [--seed S] [--first I]
   cpu-oracle replay FILE...
 
 native   runs N random cases (default 100000) on the host CPU and on ours and compares everything;
          the report of a failing case is a case file. --filter keeps codes whose name contains NAME.
 tiers    the same cases on both tiers of ours alone, which must agree on every bit.
+fuzz     runs N guests of random bytes in all rings on both tiers, between pages without access.
 replay   runs case files again.
 
 exit codes: 0 all equal, 1 a difference or a failure of the runner, 2 wrong usage, 4 the host cannot run cases
@@ -64,15 +66,37 @@ fn command() -> Result<ExitCode, lexopt::Error> {
             other => return Err(other.unexpected()),
         }
     }
-    options.host = words.first().is_none_or(|word| word != "tiers");
+    options.host = words.first().is_none_or(|word| !matches!(word.as_str(), "tiers" | "fuzz"));
     if let (true, Err(reason)) = (options.host, host::available()) {
         eprintln!("cpu-oracle: {reason}");
         return Ok(ExitCode::from(4));
     }
     match words.split_first() {
         Some((word, [])) if word == "native" || word == "tiers" => Ok(native(&options)),
+        Some((word, [])) if word == "fuzz" => Ok(fuzz(&options)),
         Some((word, files)) if word == "replay" && !files.is_empty() => Ok(replay(files)),
         _ => Err("which command?".into()),
+    }
+}
+
+fn fuzz(options: &Options) -> ExitCode {
+    let Options { cases, first, seed, .. } = *options;
+    let mut progress = |done: u64| {
+        if done.is_multiple_of(100_000) {
+            eprintln!("{done} guests");
+        }
+    };
+    match fuzz::run_inputs(seed, first, cases, &mut progress) {
+        Ok(events) => {
+            println!(
+                "# {cases} guests from {first} of seed {seed}, {events} counted events on each tier, no difference"
+            );
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("cpu-oracle: memory for guests: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 
