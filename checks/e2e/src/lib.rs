@@ -54,7 +54,9 @@ fn path_with_contract() -> std::ffi::OsString {
     std::env::join_paths(folders).expect("no folder on PATH has a colon in its name")
 }
 
-fn printed_path(script: &str, arguments: &[&str]) -> PathBuf {
+/// The path that a script prints.
+#[must_use]
+pub fn printed_path(script: &str, arguments: &[&str]) -> PathBuf {
     let output =
         Command::new(root().join(script)).args(arguments).stderr(Stdio::inherit()).output().expect("a script runs");
     assert!(output.status.success(), "{script} {arguments:?} failed");

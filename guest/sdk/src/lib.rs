@@ -57,3 +57,5 @@ pub use window::Window;
 
 #[cfg(feature = "std")]
 pub use process::open_window;
+#[cfg(feature = "std")]
+pub use site::{SiteReport, sites};

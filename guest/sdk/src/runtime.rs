@@ -254,6 +254,7 @@ pub(crate) fn send_agreement(site: &'static Site, key: &[u8], digest: &Digest, v
         return Err(SdkError::TooManySites { sites: SITES.len(), sites_max: SITES_MAX });
     };
     count(index, true);
+    site.mark_reported(true);
     runtime.send(&Record::Agree { site: index, namespace: site.message, key, digest: *digest, value })?;
     runtime.ring();
     Ok(())

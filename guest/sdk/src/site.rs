@@ -99,6 +99,75 @@ const fn outcome_bit(pass: bool) -> u32 {
     if pass { PASSED } else { FAILED }
 }
 
+/// What this process saw of one site, for reports outside a VM.
+#[cfg(feature = "std")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SiteReport {
+    /// What it claims: `always`, `sometimes`, ...
+    pub kind: &'static str,
+    /// Names the property.
+    pub message: &'static str,
+    /// Package of the site.
+    pub package: &'static str,
+    /// File, relative to the package.
+    pub file: &'static str,
+    /// Line, from 1.
+    pub line: u32,
+    /// Whether an evaluation passed.
+    pub passed: bool,
+    /// Whether an evaluation failed.
+    pub failed: bool,
+    must_hit: bool,
+    failure_is_violation: bool,
+}
+
+#[cfg(feature = "std")]
+impl SiteReport {
+    /// Whether what was seen breaks the property. Agreement between processes only the host can judge.
+    #[must_use]
+    pub fn violated(&self) -> bool {
+        self.failed && self.failure_is_violation
+    }
+
+    /// Whether the property asks for something that was not seen.
+    #[must_use]
+    pub fn missing(&self) -> bool {
+        self.must_hit && !self.passed && !self.violated()
+    }
+}
+
+/// Every site of the program in catalog order, with what this process saw of it.
+#[cfg(feature = "std")]
+#[must_use]
+pub fn sites() -> Vec<SiteReport> {
+    let mut all: Vec<&'static Site> = SITES.iter().copied().collect();
+    all.sort_unstable_by_key(|site| site.key());
+    let report = |site: &'static Site| SiteReport {
+        kind: kind_name(site.kind),
+        message: site.message,
+        package: site.package,
+        file: site.file,
+        line: site.line,
+        passed: site.reported(true).is_some(),
+        failed: site.reported(false).is_some(),
+        must_hit: site.kind.must_hit(),
+        failure_is_violation: site.kind.failure_is_violation(),
+    };
+    all.into_iter().map(report).collect()
+}
+
+#[cfg(feature = "std")]
+fn kind_name(kind: AssertionKind) -> &'static str {
+    match kind {
+        AssertionKind::Always => "always",
+        AssertionKind::AlwaysOrUnreachable => "always_or_unreachable",
+        AssertionKind::Sometimes => "sometimes",
+        AssertionKind::Reachable => "reachable",
+        AssertionKind::Unreachable => "unreachable",
+        AssertionKind::Agree => "agree",
+    }
+}
+
 /// The sites in catalog order.
 pub(crate) struct Catalog {
     order: [u16; SITES_MAX],
