@@ -80,7 +80,7 @@ fn bzimage_beside(kernel: &Path) -> PathBuf {
 }
 
 /// The middle one; of an even number, the mean of the two in the middle.
-fn median(values: &mut [f64]) -> Option<f64> {
+pub fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {

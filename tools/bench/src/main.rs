@@ -4,19 +4,23 @@
 mod engine;
 mod explore;
 mod qemu;
+mod rate;
 mod snapshot;
 mod table;
 
 use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::ExitCode;
-use chaoscontrol_cli::{Context, FROM, Failures, Flag, INPUT, Output, Positional, STORE, TIER, Tool, tool_main};
+use chaoscontrol_cli::{Context, FROM, Failures, Flag, INPUT, JOBS, Output, Positional, STORE, TIER, Tool, tool_main};
 use chaoscontrol_explore::machines::choose_tier;
 
 /// Marked intervals of the guests.
 const INTERVALS: [&str; 6] = ["boot", "raft", "integer", "memory", "call", "float"];
 /// What it can measure.
-const KINDS: [&str; 3] = ["engine", "snapshot", "explore"];
+const KINDS: [&str; 4] = ["engine", "snapshot", "rate", "explore"];
+
+/// How branches can be planned.
+const MODES: [&str; 4] = ["faults", "inputs", "hybrid", "uniform"];
 
 static TOOL: Tool = Tool {
     name: "chaos-bench",
@@ -27,15 +31,19 @@ static TOOL: Tool = Tool {
         include_str!("explore.rs"),
         include_str!("main.rs"),
         include_str!("qemu.rs"),
+        include_str!("rate.rs"),
         include_str!("snapshot.rs"),
         include_str!("table.rs"),
     ],
     summary: "measure the engine against QEMU, snapshots and exploration",
     about: "engine runs one VM and QEMU (tcg, -icount shift=0) through the same marked interval of the same guest, in turn, \
             and compares medians of CPU seconds. snapshot measures what restoring and storing a branch costs by its dirty \
-            pages. explore measures branches a second with one job and with two. Numbers are of this host, now.",
-    reads: "engine: a kernel and the initrds of guest/build. snapshot, explore: the descriptor of chaos-boot.",
-    writes: "On stdout: a table, or one JSON object with --json.",
+            pages. rate measures branches a second with one job and with two. Numbers are of this host, now. explore \
+            counts branches until the first bug, guided and not, over variants of the Raft guest and seeds: the same on every \
+            host, however often it was stopped in between.",
+    reads: "engine, explore: a kernel and the initrds of guest/build. snapshot, rate: the descriptor of chaos-boot. explore: the \
+            file of --state, if there is one.",
+    writes: "On stdout: a table, or one JSON object with --json. explore: a line of JSON a campaign to the file of --state.",
     flags: &[
         Flag::switch("json", "One JSON object in place of the table"),
         Flag::one("kernel", "FILE", "engine: kernel for both, an ELF vmlinux or a bzImage"),
@@ -51,15 +59,25 @@ static TOOL: Tool = Tool {
         Flag::one("rounds", "N", "engine: rounds of each loop").default("20000000"),
         Flag::one("entries", "N", "engine: committed entries of raft").default("500"),
         Flag::one("qemu", "PROGRAM", "engine: QEMU; none leaves the comparison out").default("qemu-system-x86_64"),
-        Flag::one("branches", "N", "explore: branches of each run").default("16"),
-        Flag::one("horizon-ns", "N", "snapshot, explore: length of a branch").default("2000000000"),
+        Flag::one("branches", "N", "rate, explore: branches of each run, at most").default("16, explore 256"),
+        Flag::one("horizon-ns", "N", "snapshot, rate, explore: length of a branch")
+            .default("2000000000, explore 5000000000"),
+        Flag::one("seeds", "N", "explore: seeds, from 1 on").default("10"),
+        Flag::many(
+            "variant",
+            "WORDS",
+            "explore: appended to the command line of the kernel; default: each planted Raft bug",
+        ),
+        Flag::many("mode", "NAME", "explore: how branches are planned; default: faults and uniform").choices(&MODES),
+        Flag::one("state", "FILE", "explore: results, a line each; what it has is not run again"),
+        JOBS,
         TIER,
         INPUT,
         STORE,
         FROM,
     ],
     positional: Some(Positional {
-        name: "engine|snapshot|explore",
+        name: "engine|snapshot|rate|explore",
         help: "What to measure",
         min: 1,
         max: 1,
@@ -68,7 +86,7 @@ static TOOL: Tool = Tool {
     exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::GuestFailed],
     examples: [
         ("The engine against QEMU", "chaos-bench engine --kernel vmlinux --raft raft.cpio --loops loops.cpio --json"),
-        ("Branches a second", "chaos-bench explore < boot.json"),
+        ("Branches a second", "chaos-bench rate < boot.json"),
     ],
 };
 
@@ -82,6 +100,7 @@ fn run(context: &Context) -> Failures<Output> {
     let table = match what {
         "engine" => engine::measure(context)?,
         "snapshot" => snapshot::measure(context)?,
+        "rate" => rate::measure(context)?,
         "explore" => explore::measure(context)?,
         other => unreachable!("{other:?} is none of {KINDS:?}"),
     };

@@ -43,6 +43,22 @@ impl Stage<'_> {
         descriptor.output(role).ok_or_else(missing)
     }
 
+    /// The descriptor of this stage, if it left this.
+    pub fn descriptor(&self, result: &StageResult) -> Descriptor {
+        let mut inputs = result.inputs.clone();
+        if let Some((_, reference)) = &self.previous {
+            inputs.insert(0, Link::new("previous", *reference));
+        }
+        Descriptor {
+            stage: self.context.tool.stage.to_owned(),
+            tool: identity(self.context.tool),
+            parameters: result.parameters.clone(),
+            inputs,
+            outputs: result.outputs.clone(),
+            receipt: result.receipt.clone(),
+        }
+    }
+
     /// `--seed`, else the seed of the stage before, else 0.
     pub fn seed(&self) -> Failures<u64> {
         let given = self.context.arguments.number("seed")?;
@@ -112,23 +128,11 @@ fn run_stage(context: &Context, work: Work) -> Failures<Output> {
 }
 
 fn publish(stage: &Stage, result: StageResult, started: (SystemTime, Instant)) -> Failures<Output> {
-    let tool = identity(stage.context.tool);
-    let mut inputs = result.inputs;
-    if let Some((_, reference)) = &stage.previous {
-        inputs.insert(0, Link::new("previous", *reference));
-    }
-    let descriptor = Descriptor {
-        stage: stage.context.tool.stage.to_owned(),
-        tool: tool.clone(),
-        parameters: result.parameters,
-        inputs,
-        outputs: result.outputs,
-        receipt: result.receipt,
-    };
+    let descriptor = stage.descriptor(&result);
     let reference = stage.store.publish(&descriptor)?;
     let executable = std::env::current_exe().ok().and_then(|path| std::fs::read(path).ok());
     let environment = Environment {
-        tool,
+        tool: descriptor.tool.clone(),
         executable: executable.map(|bytes| Digest::of(&bytes)),
         cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
         platform: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! What `chaos-explore-round` and `chaos-explore` share: the flags of a round, and running rounds.
 
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use chaoscontrol_artifact::StageResult;
-use chaoscontrol_artifact::schema::{CampaignProfile, Link, ProfileDocument, ScheduleDocument, WINDOW_MAX};
-use chaoscontrol_cli::{Failure, Failures, Flag, Stage, read_document, read_profile};
-use chaoscontrol_explore::Shard;
+use chaoscontrol_artifact::schema::{
+    CampaignProfile, Descriptor, Handoff, Link, Mode, ProfileDocument, ScheduleDocument, WINDOW_MAX,
+};
+use chaoscontrol_artifact::{MediaType, StageResult, document};
+use chaoscontrol_cli::{Failure, Failures, Flag, Stage, admit, read_document, read_input, read_profile};
 use chaoscontrol_explore::machines::{Host, choose_tier};
-use chaoscontrol_explore::stages::explore::{ExploreOptions, HORIZON_NS_MAX, explore};
+use chaoscontrol_explore::stages::explore::{Along, ExploreOptions, HORIZON_NS_MAX, Standing, explore};
+use chaoscontrol_explore::{ExploreError, Shard};
 use chaoscontrol_fault::FaultKind;
 
 /// This file: part of the identity of both tools.
@@ -29,6 +34,28 @@ pub const BUGS: Flag = Flag::one("stop-after-bugs", "N", "Stop once N distinct b
 /// `--time-limit-s`.
 pub const TIME: Flag =
     Flag::one("time-limit-s", "N", "Stop after N seconds and leave a corpus to go on from; changes where, not what");
+/// `--mode`.
+pub const MODE: Flag = Flag::one(
+    "mode",
+    "NAME",
+    "How branches are planned: faults, guided by what branches reach and by what guests do; uniform, each fault drawn by \
+     itself, to compare with",
+)
+.choices(&MODES)
+.default("that of the round before, else faults");
+/// Modes that can be asked for.
+const MODES: [&str; 2] = ["faults", "uniform"];
+/// `--checkpoint`.
+pub const CHECKPOINT: Flag = Flag::one(
+    "checkpoint",
+    "FILE",
+    "After each round, leave the descriptor of it here; where FILE is there, go on from it as if never stopped",
+);
+/// `--log-json`.
+pub const LOG_JSON: Flag = Flag::switch("log-json", "A line of JSON on stderr after each branch, in place of the bar");
+/// `--stop-on-plateau`.
+pub const PLATEAU: Flag = Flag::one("stop-on-plateau", "N", "Stop once N branches in a row reached no new edge");
+
 /// `--schedule`.
 pub const SCHEDULE: Flag = Flag::one(
     "schedule",
@@ -103,6 +130,8 @@ pub fn run(stage: &Stage, rounds: Option<u64>) -> Failures<StageResult> {
             .or(of_profile(|profile| Some(profile.window.into())))
             .map(|window| window as u32),
         instructions: arguments.number("instructions")?.or(of_profile(|profile| profile.instructions.map(|n| n.0))),
+        mode: arguments.text("mode")?.as_deref().and_then(Mode::from_name),
+        plateau: within("stop-on-plateau", 1 << 40)?,
         bugs: within("stop-after-bugs", u64::from(u32::MAX))?
             .or(of_profile(|profile| profile.stop_after_bugs.map(u64::from)))
             .map(|bugs| bugs as u32),
@@ -113,21 +142,117 @@ pub fn run(stage: &Stage, rounds: Option<u64>) -> Failures<StageResult> {
         without: without(&arguments.texts("without-faults")?)?,
     };
     let limit = within("time-limit-s", 1 << 40)?.map(Duration::from_secs);
-    let started = Instant::now();
-    let go_on = || limit.is_none_or(|limit| started.elapsed() < limit);
-    let progress = &stage.context.progress;
-    let talk = |done: u64, total: u64, note: &str| progress.at(done, total, note);
-    let (mut result, total) = explore(stage.store, stage.before()?, &options, &go_on, &talk)?;
+    let watch = Watch { stage, started: Instant::now(), limit, json: arguments.is_set("log-json") };
+    let checkpoint = arguments.path("checkpoint");
+    let begun = checkpoint.as_deref().map(|path| read_checkpoint(stage, path)).transpose()?.flatten();
+    let save = |result: &StageResult| match &checkpoint {
+        Some(path) => write_checkpoint(stage, path, result),
+        None => Ok(()),
+    };
+    let talk = |done: u64, total: u64, note: &str| watch.talk(done, total, note);
+    let along = Along { talk: &talk, branch: &|standing| watch.branch(standing), round: &save };
+    let (mut result, total) = explore(stage.store, stage.before()?, &options, begun.as_ref(), &along)?;
     let found = match total.bugs {
         0 => "no bug found; more branches go on from this descriptor".to_owned(),
         1 => "1 bug found".to_owned(),
         bugs => format!("{bugs} bugs found"),
     };
-    progress.say(&format!("{} branches, {} edges: {found}", total.branches.0, total.edges));
+    watch.say(&format!("{} branches, {} edges: {found}", total.branches.0, total.edges));
     if let Some(document) = document {
         result.inputs.push(Link::new("profile", stage.store.publish(&document)?));
     }
     Ok(result)
+}
+
+/// What people see of a running exploration.
+struct Watch<'a> {
+    stage: &'a Stage<'a>,
+    started: Instant,
+    limit: Option<Duration>,
+    /// Lines of JSON in place of a bar.
+    json: bool,
+}
+
+impl Watch<'_> {
+    fn talk(&self, done: u64, total: u64, note: &str) {
+        if !self.json {
+            self.stage.context.progress.at(done, total, note);
+        }
+    }
+
+    fn say(&self, line: &str) {
+        if !self.json {
+            self.stage.context.progress.say(line);
+        }
+    }
+
+    /// Shows a branch. Whether there is time for more.
+    fn branch(&self, standing: &Standing) -> bool {
+        let elapsed = self.started.elapsed();
+        let Standing { done, all, total } = *standing;
+        let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
+        let per_hour = u64::try_from(u128::from(done) * 3_600_000 / u128::from(milliseconds)).unwrap_or(u64::MAX);
+        let left_s = all.saturating_sub(done).saturating_mul(milliseconds) / done.max(1) / 1000;
+        if self.json {
+            let line = serde_json::json!({
+                "branches": total.branches.0, "done": done, "of": all, "edges": total.edges, "entries": total.entries,
+                "bugs": total.bugs, "novel": total.novel.0, "instructions": total.instructions.0.to_string(),
+                "cluster_ns": total.cluster_ns.0.to_string(), "branches_per_hour": per_hour, "left_s": left_s,
+            });
+            self.stage.context.progress.show(&line.to_string());
+        } else {
+            let note = format!(
+                "branches, {} edges, {} bugs, {per_hour} branches/h, {} left",
+                total.edges,
+                total.bugs,
+                spelled(left_s)
+            );
+            self.talk(done, all, &note);
+        }
+        self.limit.is_none_or(|limit| elapsed < limit)
+    }
+}
+
+/// A time for people.
+fn spelled(seconds: u64) -> String {
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}
+
+/// What an earlier call left in the file; nothing where there is no such file.
+fn read_checkpoint(stage: &Stage, path: &Path) -> Failures<Option<Descriptor>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let name = path.display().to_string();
+    let bytes = read_input(path, MediaType::Descriptor.max_bytes())?;
+    match admit(stage.store, &name, &bytes)? {
+        Handoff::Descriptor(descriptor) => Ok(Some(*descriptor)),
+        Handoff::Error(_) => Err(Failure::input(format!("{name}: an error descriptor is no checkpoint"))),
+    }
+}
+
+/// Leaves what the stage would leave if it ended now. Killed at any instant, the file is whole: the old or the new one.
+fn write_checkpoint(stage: &Stage, path: &Path, result: &StageResult) -> Result<(), ExploreError> {
+    let failed = |error: &dyn std::fmt::Display| ExploreError::HostLacks(format!("{}: {error}", path.display()));
+    let descriptor = stage.descriptor(result);
+    stage.store.publish(&descriptor)?;
+    // What it names is under its contracts before it can be found.
+    stage.store.release()?;
+    let mut bytes = document::encode(&descriptor).map_err(|error| failed(&error))?;
+    bytes.push(b'\n');
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let write = || -> std::io::Result<()> {
+        let mut file = File::create(&beside)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&beside, path)
+    };
+    write().map_err(|error| failed(&error))
 }
 
 fn campaign(profile: &ProfileDocument) -> Failures<&CampaignProfile> {

@@ -3,7 +3,9 @@
 
 use std::process::ExitCode as ProcessCode;
 
-use chaos_explore_round::{BRANCHES, BUGS, HORIZON, INSTRUCTIONS, SCHEDULE, SHARD, TIME, WINDOW, WITHOUT, run};
+use chaos_explore_round::{
+    BRANCHES, BUGS, HORIZON, INSTRUCTIONS, LOG_JSON, MODE, PLATEAU, SCHEDULE, SHARD, TIME, WINDOW, WITHOUT, run,
+};
 use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_cli::{
     ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, INPUT, JOBS, PIN_CORE, PROFILE, SEED, STORE, TIER, Tool, WATCHDOG, stage_main,
@@ -29,7 +31,10 @@ static TOOL: Tool = Tool {
         HORIZON,
         SCHEDULE,
         WITHOUT,
+        MODE,
         BUGS,
+        PLATEAU,
+        LOG_JSON,
         INSTRUCTIONS,
         TIME,
         WINDOW,

@@ -3,7 +3,9 @@
 
 use std::process::ExitCode as ProcessCode;
 
-use chaos_explore_round::{BRANCHES, BUGS, HORIZON, INSTRUCTIONS, SCHEDULE, TIME, WINDOW, WITHOUT, run};
+use chaos_explore_round::{
+    BRANCHES, BUGS, CHECKPOINT, HORIZON, INSTRUCTIONS, LOG_JSON, MODE, PLATEAU, SCHEDULE, TIME, WINDOW, WITHOUT, run,
+};
 use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_cli::{
     ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, Flag, INPUT, JOBS, PIN_CORE, PROFILE, SEED, STORE, TIER, Tool, WATCHDOG,
@@ -30,7 +32,11 @@ static TOOL: Tool = Tool {
         HORIZON,
         SCHEDULE,
         WITHOUT,
+        MODE,
         BUGS,
+        PLATEAU,
+        CHECKPOINT,
+        LOG_JSON,
         INSTRUCTIONS,
         TIME,
         WINDOW,

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use chaoscontrol_artifact::document::{Document, Encoding, decode, encode};
 use chaoscontrol_artifact::schema::*;
 use chaoscontrol_artifact::{Bytes, Digest, MediaType, ObjectRef, U64};
-use chaoscontrol_fault::{Fault, FaultEvent, Ledger, Rejection, SPECS, Schedule, Spec};
+use chaoscontrol_fault::{Fault, FaultEvent, Ledger, Reaction, Rejection, SPECS, Schedule, Spec, Tactic};
 
 fn digest(name: &str) -> Digest {
     Digest::of(name.as_bytes())
@@ -62,9 +62,21 @@ fn record() -> BranchRecord {
     }
 }
 
+fn tactic() -> Tactic {
+    let faults = Schedule::new(vec![FaultEvent { time_ns: 5, fault: Fault::NetworkHeal {} }]).unwrap();
+    Tactic { reactions: vec![Reaction { label: "agree: one leader per term".into(), skip: 1, faults }], repeats: true }
+}
+
 fn planned(branch: u64) -> PlannedBranch {
     let (branch, seed) = (U64(branch), U64(7));
-    PlannedBranch { branch, seed, origin: Origin::Mutation, parent: Some(U64(0)), schedule: schedule() }
+    PlannedBranch {
+        branch,
+        seed,
+        origin: Origin::Mutation,
+        parent: Some(U64(0)),
+        schedule: schedule(),
+        tactic: Some(tactic()),
+    }
 }
 
 fn total() -> RoundSummary {
@@ -75,6 +87,7 @@ fn total() -> RoundSummary {
         bugs: 1,
         instructions: U64(900_000_000),
         cluster_ns: U64(2_402_000_000),
+        novel: U64(1),
     }
 }
 
@@ -86,6 +99,7 @@ fn corpus() -> Corpus {
         seed: U64(42),
         window: 2,
         horizon_ns: U64(5_000_000_000),
+        mode: Mode::Faults,
         coverage: reference(MediaType::Coverage),
         assertions: reference(MediaType::Assertions),
         entries: vec![CorpusEntry {
@@ -96,6 +110,9 @@ fn corpus() -> Corpus {
             schedule,
             new_edges: 900,
             new_counts: 12,
+            new_labels: 1,
+            grown: 3,
+            moments: vec![Moment { time_ns: U64(1_000), vm: 2, label: "flush".into() }],
             instructions: U64(5),
             trace: digest("trace"),
         }],
@@ -105,6 +122,7 @@ fn corpus() -> Corpus {
             "network_partition".into(),
             FaultCounts { observed: U64(1), ..FaultCounts::default() },
         )]),
+        labels: BTreeMap::from([("flush".into(), LabelCounts { branches: U64(1), marks: U64(40), most: U64(40) })]),
         rounds: vec![total()],
         total: total(),
     }
@@ -344,13 +362,16 @@ fn other_versions_and_kinds_are_refused<D: Document + Debug>(bytes: &[u8]) {
         let at = bytes.windows(from.len()).position(|window| window == from).unwrap();
         [&bytes[..at], to, &bytes[at + from.len()..]].concat()
     };
-    let newer = if D::MEDIA.encoding() == Encoding::Json {
-        changed(b"\"version\":1", b"\"version\":2")
-    } else {
-        changed(b"version\x01", b"version\x02")
-    };
-    let error = decode::<D>(&newer).unwrap_err().to_string();
-    assert!(error.contains("version 2 is not supported"), "{error}");
+    let version = D::VERSION;
+    for other in [version - 1, version + 1] {
+        let changed = if D::MEDIA.encoding() == Encoding::Json {
+            changed(format!("\"version\":{version}").as_bytes(), format!("\"version\":{other}").as_bytes())
+        } else {
+            changed(&[&b"version"[..], &[version as u8]].concat(), &[&b"version"[..], &[other as u8]].concat())
+        };
+        let error = decode::<D>(&changed).unwrap_err().to_string();
+        assert!(error.contains(&format!("version {other} is not supported")), "{error}");
+    }
     let error = decode::<D>(&changed(b"schema", b"schemb")).unwrap_err().to_string();
     assert!(error.contains("expected a"), "{error}");
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use chaoscontrol_fault::{Ledger, Schedule};
+use chaoscontrol_fault::{Ledger, Mark, Schedule, Tactic};
 use chaoscontrol_sim::{Digest, NetworkCounts, RoundRecord, Trace};
 use serde::{Deserialize, Serialize};
 
@@ -23,13 +23,15 @@ pub struct BranchPlan {
     pub coverage: bool,
     /// Whether every round's record, and every event, is kept.
     pub full_trace: bool,
+    /// Faults that follow what the guests do, on top of the schedule.
+    pub tactic: Option<Tactic>,
 }
 
 impl BranchPlan {
     /// A branch with coverage and without full records.
     #[must_use]
     pub fn new(schedule: Schedule, horizon_ns: u64, entropy_seed: u64) -> Self {
-        Self { schedule, horizon_ns, entropy_seed, coverage: true, full_trace: false }
+        Self { schedule, horizon_ns, entropy_seed, coverage: true, full_trace: false, tactic: None }
     }
 }
 
@@ -63,6 +65,9 @@ pub struct GuestEvent {
 /// Events of one branch that are kept; what comes after them is only counted.
 pub const EVENTS_MAX: usize = 65_536;
 
+/// Marks of one branch that are kept. A tactic sees all of them.
+pub const MARKS_MAX: usize = 16_384;
+
 /// What came of a branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BranchOutcome {
@@ -76,6 +81,10 @@ pub struct BranchOutcome {
     pub events: BTreeMap<String, u64>,
     /// Edge hit counts of each VM, when asked for.
     pub coverage: Option<Vec<Vec<u8>>>,
+    /// The faults of the plan and those that its tactic added. A branch under this schedule alone is the same to the last bit.
+    pub schedule: Schedule,
+    /// What the guests did, in the order of (round, VM); the first [`MARKS_MAX`].
+    pub marks: Vec<Mark>,
     /// What became of each fault.
     pub ledger: Ledger,
     /// The rolling trace over the branch's rounds.

@@ -13,6 +13,7 @@ use chaoscontrol_sim::{
 
 use crate::branch::{BranchOutcome, BranchPlan, EVENTS_MAX, EndReason, GuestEvent};
 use crate::config::{BootFailure, ClusterError};
+use crate::marks::Marks;
 use crate::node::{Message, MessageBody, Node, NodeStop};
 use crate::oracle::{Moment, Oracle, Slots};
 use crate::snapshot::{ClusterSnapshot, RestartPoint, VmMemo, VmSnapshot, WorkloadEnd};
@@ -85,6 +86,8 @@ pub struct Cluster<N: Node = Machine> {
     ran_instructions: u64,
     /// Events of the branch, if they are kept.
     event_log: Option<Vec<GuestEvent>>,
+    /// What the guests did in the branch, and what follows it.
+    marks: Marks,
 }
 
 impl<N: Node> Cluster<N> {
@@ -103,7 +106,14 @@ impl<N: Node> Cluster<N> {
             frames: Vec::new(),
             edges_before: None,
         };
-        Ok(Self { sim, oracle, vms: nodes.into_iter().map(vm).collect(), ran_instructions: 0, event_log: None })
+        Ok(Self {
+            sim,
+            oracle,
+            vms: nodes.into_iter().map(vm).collect(),
+            ran_instructions: 0,
+            event_log: None,
+            marks: Marks::default(),
+        })
     }
 
     /// The pure core, for reading.
@@ -177,6 +187,8 @@ impl<N: Node> Cluster<N> {
         let start_ns = self.sim.now_ns();
         self.ran_instructions = 0;
         self.event_log = plan.full_trace.then(Vec::new);
+        let flushes = self.vms.iter().map(|vm| vm.node.flushes());
+        self.marks = Marks::begin(start_ns, flushes, plan.tactic.as_ref(), self.sim.config(), plan.horizon_ns);
         let mut records = plan.full_trace.then(Vec::new);
         let end = loop {
             if !self.oracle.violations().is_empty() {
@@ -238,6 +250,8 @@ impl<N: Node> Cluster<N> {
             assertions: self.oracle.assertions(),
             events: self.oracle.events(),
             coverage,
+            schedule: self.sim.schedule().clone(),
+            marks: self.marks.take(),
             ledger: self.sim.ledger().clone(),
             trace: *self.sim.trace(),
             digest: self.sim.trace().finish(&hashes),
@@ -292,7 +306,12 @@ impl<N: Node> Cluster<N> {
         }
         let vms = self.sim.config().vms();
         let observations = (0..vms).map(|vm| self.run_vm(vm, &round)).collect::<std::result::Result<Vec<_>, _>>()?;
-        Ok(self.sim.finish_round(&round, &observations))
+        let record = self.sim.finish_round(&round, &observations);
+        for event in self.marks.end_round(self.sim.now_ns()) {
+            // One that does not fit any more is left out; a schedule has the faults that were.
+            self.sim.add_event(event);
+        }
+        Ok(record)
     }
 
     fn carry_out(&mut self, command: &Command, event: Option<usize>) -> Result<(), N> {
@@ -372,6 +391,10 @@ impl<N: Node> Cluster<N> {
         let mut frames = std::mem::take(&mut vm.frames);
         frames.extend(vm.node.take_frames());
         let (sdk_records, sdk) = vm.sdk.take();
+        if let (Some(frame), Some(clock)) = (frames.first(), self.sim.clock(index)) {
+            self.marks.sent(index, clock.to_cluster_ns(frame.at_guest_ns));
+        }
+        self.marks.flushed(index, vm.node.flushes(), round.end_ns);
         Ok(Observation {
             end,
             instructions: vm.node.instructions(),
@@ -446,6 +469,8 @@ impl<N: Node> Cluster<N> {
                 MessageBody::Record { slot, bytes } => match Record::decode(&bytes) {
                     Ok(record) => {
                         self.log_event(moment, &record);
+                        let property = self.oracle.property(vm, slot, &record);
+                        self.marks.reported(vm, cluster_ns, &record, property);
                         self.oracle.take(moment, slot, &record);
                     }
                     Err(error) => self.oracle.refuse(vm, slot, &error.to_string()),

@@ -183,6 +183,10 @@ impl Node for Machine {
         disks(self).map(counts).collect()
     }
 
+    fn flushes(&self) -> u64 {
+        disks(self).map(|disk| disk.counters().flushes).sum()
+    }
+
     fn snapshot(&mut self) -> MachineSnapshot {
         Machine::snapshot(self)
     }

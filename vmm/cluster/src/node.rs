@@ -123,6 +123,8 @@ pub trait Node: Sized {
     fn set_disk_faults(&mut self, disk: u16, faults: DiskFaults) -> Result<(), Self::Error>;
     /// Cumulative fault counts of each disk.
     fn disk_counts(&self) -> Vec<DiskCounts>;
+    /// Flushes that its disks completed since power-on.
+    fn flushes(&self) -> u64;
     /// The whole VM.
     fn snapshot(&mut self) -> Self::Snapshot;
     /// Becomes the VM of the snapshot.

@@ -6,9 +6,9 @@ mod common;
 use std::collections::BTreeSet;
 
 use chaoscontrol_cluster::{
-    BranchOutcome, BranchPlan, Cluster, EndReason, OracleLimit, SERIAL_TAIL_BYTES, ViolationKind,
+    BranchOutcome, BranchPlan, Cluster, EndReason, OracleLimit, SEND, SERIAL_TAIL_BYTES, ViolationKind,
 };
-use chaoscontrol_fault::{Fault, Planner, Schedule, Stream};
+use chaoscontrol_fault::{Fault, FaultEvent, Planner, Reaction, Schedule, Stream, Tactic};
 use chaoscontrol_protocol::Record;
 use common::{Fake, MS, SECOND, Step, booted, encoded, failure, looping, schedule, text};
 
@@ -309,4 +309,27 @@ fn instructions_are_those_of_the_branch_also_over_restarts() {
     let outcome = run(&mut cluster, &[(500 * MS, kill(0, 0))]);
     assert_eq!(outcome.instructions, (SECOND - 100 * MS) / 10);
     assert_eq!(outcome.cluster_ns, SECOND);
+}
+
+#[test]
+fn a_branch_under_a_tactic_is_that_of_the_schedule_that_came_of_it() {
+    // Silent for longer than what makes a frame a mark.
+    let program = |to| looping(vec![Step::Write(3, 1), Step::Send(to), Step::Sleep(12 * MS)]);
+    let cluster = || booted(vec![program(1), program(2), program(0)]);
+    let snapshot = cluster().snapshot();
+    let reaction = |label: &str, skip, time_ns, fault| {
+        let faults = Schedule::new(vec![FaultEvent { time_ns, fault }]).unwrap();
+        Reaction { label: label.to_owned(), skip, faults }
+    };
+    let cut = Fault::NetworkPartition { vms: 1, duration_ns: 3 * MS };
+    let reactions = vec![reaction(SEND, 3, 500, cut), reaction(SEND, 1, 2 * MS, kill(1, 0))];
+    let mut plan = BranchPlan::new(schedule(&[(40 * MS, kill(2, 0))]), SECOND, 7);
+    plan.full_trace = true;
+    plan.tactic = Some(Tactic { reactions, repeats: true });
+    let followed = cluster().run_branch(&snapshot, &plan).unwrap();
+    assert!(followed.schedule.len() > 10, "{:?}", followed.schedule);
+    assert!(followed.marks.iter().any(|mark| mark.label == SEND && mark.vm == 1), "{:?}", followed.marks);
+    plan.schedule = followed.schedule.clone();
+    plan.tactic = None;
+    assert_eq!(cluster().run_branch(&snapshot, &plan).unwrap(), followed);
 }

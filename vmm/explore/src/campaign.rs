@@ -6,15 +6,16 @@
 //! and a campaign that is stored and read back goes on as if it had never been.
 
 mod merge;
+mod plan;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use chaoscontrol_artifact::schema::{
-    AssertionSummary, Assertions, BugIdentity, Corpus, CorpusEntry, FaultCounts, Origin, PlannedBranch, RoundSummary,
-    Violation,
+    AssertionSummary, Assertions, BugIdentity, Corpus, CorpusEntry, FaultCounts, LabelCounts, Mode, Origin,
+    PlannedBranch, RoundSummary, Violation,
 };
 use chaoscontrol_artifact::{ObjectRef, U64};
-use chaoscontrol_fault::{FaultEvent, FaultKind, MAX_EVENTS, Planner, Schedule, Shape, StageCounts, Stream};
+use chaoscontrol_fault::{FaultKind, Planner, Schedule, Shape, StageCounts};
 
 use crate::coverage::{Coverage, Novelty};
 use crate::subject::{Plan, Ran};
@@ -37,6 +38,10 @@ pub struct Settings {
     pub shape: Shape,
     /// Kinds of faults that are never planned.
     pub without: Vec<FaultKind>,
+    /// How branches are planned.
+    pub mode: Mode,
+    /// What guests are known to do before any branch is merged, with how often they did.
+    pub labels: Vec<(String, u64)>,
 }
 
 impl Settings {
@@ -61,6 +66,8 @@ pub struct Found {
 pub struct Merged {
     /// What it added to the coverage map.
     pub novelty: Novelty,
+    /// Things that guests did for the first time, or more often than ever.
+    pub labels: u32,
     /// Bugs that no earlier branch showed.
     pub found: Vec<Found>,
 }
@@ -77,13 +84,21 @@ pub struct Campaign {
     planned: VecDeque<PlannedBranch>,
     assertions: BTreeMap<(String, String), AssertionSummary>,
     faults: BTreeMap<FaultKind, StageCounts>,
+    labels: BTreeMap<String, LabelCounts>,
     known: BTreeSet<BugIdentity>,
     total: RoundSummary,
     rounds: Vec<RoundSummary>,
 }
 
-const NOTHING: RoundSummary =
-    RoundSummary { branches: U64(0), edges: 0, entries: 0, bugs: 0, instructions: U64(0), cluster_ns: U64(0) };
+const NOTHING: RoundSummary = RoundSummary {
+    branches: U64(0),
+    edges: 0,
+    entries: 0,
+    bugs: 0,
+    instructions: U64(0),
+    cluster_ns: U64(0),
+    novel: U64(0),
+};
 
 impl Campaign {
     /// A new campaign. Every branch has the faults of `given`, and the first has no others: without any, what fails in it needs
@@ -99,6 +114,7 @@ impl Campaign {
             planned: VecDeque::new(),
             assertions: BTreeMap::new(),
             faults: BTreeMap::new(),
+            labels: BTreeMap::new(),
             known: BTreeSet::new(),
             total: NOTHING,
             rounds: Vec::new(),
@@ -106,6 +122,7 @@ impl Campaign {
         campaign.fill();
         campaign.planned[0].origin = if given.is_some() { Origin::Given } else { Origin::Empty };
         campaign.planned[0].schedule = campaign.base.clone();
+        campaign.planned[0].tactic = None;
         campaign
     }
 
@@ -123,6 +140,7 @@ impl Campaign {
         let same = !base_is_new
             && corpus.seed.0 == settings.seed
             && corpus.window == settings.window
+            && corpus.mode == settings.mode
             && corpus.horizon_ns.0 == settings.shape.horizon_ns;
         let counts = |counts: &FaultCounts| StageCounts {
             selected: counts.selected.0,
@@ -143,6 +161,7 @@ impl Campaign {
             planned: if same { corpus.planned.into() } else { VecDeque::new() },
             assertions: assertions.assertions.into_iter().map(key).collect(),
             faults: faults.collect(),
+            labels: corpus.labels,
             known,
             total: corpus.total,
             rounds: corpus.rounds,
@@ -151,6 +170,7 @@ impl Campaign {
         if base_is_new {
             campaign.planned[0].origin = Origin::Given;
             campaign.planned[0].parent = None;
+            campaign.planned[0].tactic = None;
             campaign.planned[0].schedule = campaign.base.clone();
         }
         campaign
@@ -169,7 +189,8 @@ impl Campaign {
     /// What runs a planned branch.
     pub fn plan(&self, branch: &PlannedBranch) -> Plan {
         let horizon_ns = self.settings.shape.horizon_ns;
-        Plan { schedule: branch.schedule.clone(), seed: branch.seed.0, horizon_ns, coverage: true }
+        let (schedule, tactic) = (branch.schedule.clone(), branch.tactic.clone());
+        Plan { schedule, tactic, seed: branch.seed.0, horizon_ns, coverage: true }
     }
 
     /// Where the campaign stands.
@@ -194,18 +215,27 @@ impl Campaign {
                 found.push(Found { violation: violation.clone(), branch: branch.clone() });
             }
         }
-        if novelty.any() {
-            self.keep(branch, novelty, ran);
+        let labels = self.merge_marks(&ran.marks);
+        if let Some(parent) = branch.parent
+            && let Ok(index) = self.entries.binary_search_by_key(&parent, |entry| entry.branch)
+        {
+            self.entries[index].grown += 1;
+        }
+        if novelty.any() || labels > 0 {
+            self.keep(branch, novelty, labels, ran);
         }
         let total = &mut self.total;
         total.branches.0 += 1;
+        if novelty.edges > 0 {
+            total.novel = total.branches;
+        }
         total.edges = self.coverage.edges();
         total.entries = self.entries.len() as u32;
         total.bugs = self.known.len() as u32;
         total.instructions.0 = total.instructions.0.saturating_add(ran.instructions);
         total.cluster_ns.0 = total.cluster_ns.0.saturating_add(ran.cluster_ns);
         self.fill();
-        Merged { novelty, found }
+        Merged { novelty, labels, found }
     }
 
     /// Ends a round and gives the campaign as a document.
@@ -225,12 +255,14 @@ impl Campaign {
             seed: U64(self.settings.seed),
             window: self.settings.window,
             horizon_ns: U64(self.settings.shape.horizon_ns),
+            mode: self.settings.mode,
             coverage,
             assertions,
             entries: self.entries.clone(),
             planned: self.planned.iter().cloned().collect(),
             bugs,
             faults: self.faults.iter().map(|(kind, c)| (kind.name().to_owned(), counts(c))).collect(),
+            labels: self.labels.clone(),
             rounds: self.rounds.clone(),
             total: self.total,
         }
@@ -262,15 +294,19 @@ impl Campaign {
         }
     }
 
-    fn keep(&mut self, branch: PlannedBranch, novelty: Novelty, ran: &Ran) {
+    fn keep(&mut self, branch: PlannedBranch, novelty: Novelty, new_labels: u32, ran: &Ran) {
+        let moments = self.moments(&ran.marks);
         self.entries.push(CorpusEntry {
             branch: branch.branch,
             seed: branch.seed,
             origin: branch.origin,
             parent: branch.parent,
-            schedule: branch.schedule,
+            schedule: ran.schedule.clone(),
             new_edges: novelty.edges,
             new_counts: novelty.counts,
+            new_labels,
+            grown: 0,
+            moments,
             instructions: U64(ran.instructions),
             trace: ran.trace.digest,
         });
@@ -281,68 +317,5 @@ impl Campaign {
             });
             self.entries.remove(least.expect("there are entries"));
         }
-    }
-
-    /// Plans branches until `window` of them wait.
-    fn fill(&mut self) {
-        while self.planned.len() < self.settings.window as usize {
-            let index = self.total.branches.0 + self.planned.len() as u64;
-            let mut branch = self.draw(index);
-            branch.schedule = self.with_base(&branch.schedule);
-            self.planned.push_back(branch);
-        }
-    }
-
-    /// A schedule with the faults that every branch has. What does not fit beside them is left out.
-    fn with_base(&self, schedule: &Schedule) -> Schedule {
-        let mut events = self.base.events().to_vec();
-        let room = MAX_EVENTS - events.len();
-        events.extend(schedule.events().iter().take(room));
-        Schedule::new(events).expect("no more events than fit")
-    }
-
-    /// What a branch has beside those faults, which planning must not change.
-    fn without_base(&self, schedule: &Schedule) -> Schedule {
-        let own = |event: &&FaultEvent| !self.base.events().contains(event);
-        Schedule::new(schedule.events().iter().filter(own).copied().collect()).expect("no more events than before")
-    }
-
-    /// Plans one branch, but for the faults that every branch has, from what is merged.
-    fn draw(&self, index: u64) -> PlannedBranch {
-        let mut stream = Stream::named(self.settings.seed, "explore plan", index);
-        let fresh = U64(stream.next_u64());
-        let random = |stream: &mut Stream| PlannedBranch {
-            branch: U64(index),
-            seed: fresh,
-            origin: Origin::Random,
-            parent: None,
-            schedule: self.planner.random(stream),
-        };
-        // New schedules keep coming however rich the corpus is: mutation alone would circle around what it knows.
-        let Some(parent) = self.pick(&mut stream).filter(|_| stream.below(100) >= 55) else {
-            return random(&mut stream);
-        };
-        let other = self.pick(&mut stream).filter(|other| other.branch != parent.branch);
-        let own = self.without_base(&parent.schedule);
-        let (origin, schedule) = match other {
-            Some(other) if stream.below(100) < 25 => {
-                (Origin::Splice, self.planner.splice(&own, &self.without_base(&other.schedule), &mut stream))
-            }
-            _ => (Origin::Mutation, self.planner.mutate(&own, &mut stream)),
-        };
-        if schedule.is_empty() {
-            return random(&mut stream);
-        }
-        // Half of the time the parent's own timeline goes on, so that the change of the schedule is the only one.
-        let seed = if stream.below(2) == 0 { parent.seed } else { fresh };
-        PlannedBranch { branch: U64(index), seed, origin, parent: Some(parent.branch), schedule }
-    }
-
-    /// The more novel of two entries drawn at random.
-    fn pick(&self, stream: &mut Stream) -> Option<&CorpusEntry> {
-        let count = self.entries.len() as u64;
-        let draws = [stream.below(count), stream.below(count)];
-        let drawn = draws.into_iter().filter_map(|index| self.entries.get(index as usize));
-        drawn.max_by_key(|entry| (entry.new_edges, entry.new_counts, entry.branch))
     }
 }

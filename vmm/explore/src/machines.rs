@@ -11,9 +11,9 @@ use chaoscontrol_artifact::{Digest, ObjectRef, StageResult, Store, U64};
 use chaoscontrol_cluster::sim::{NetworkConfig, RoundRecord, VmRecord};
 use chaoscontrol_cluster::{
     AssertionRow, BranchOutcome, BranchPlan, Cluster, ClusterConfig, ClusterError, ClusterSnapshot, DiskSpec,
-    EndReason, ViolationKind,
+    EndReason, FLUSH, SEND, ViolationKind,
 };
-use chaoscontrol_fault::Shape;
+use chaoscontrol_fault::{Mark, Shape};
 use chaoscontrol_machine::engine::{EngineError, KvmError};
 use chaoscontrol_machine::exact::{TierChoice, choose_tier as choose};
 use chaoscontrol_machine::kvm::{HostReport, ModeReport};
@@ -221,6 +221,16 @@ impl Factory for Machines {
         Ok(Box::new(Branches { cluster, snapshot: self.snapshot.clone() }))
     }
 
+    fn labels(&self) -> Vec<(String, u64)> {
+        let reported = |row: &AssertionRow| {
+            let label = if row.kind == "agree" { "agree" } else { "passes" };
+            Mark::new(0, 0, format!("{label}: {}", row.message)).label
+        };
+        let rows = self.snapshot.oracle().assertions();
+        let of_rows = rows.iter().map(|row| (reported(row), row.passes));
+        of_rows.chain([(SEND.to_owned(), 100), (FLUSH.to_owned(), 100)]).collect()
+    }
+
     fn shape(&self, horizon_ns: u64) -> Shape {
         self.config.sim().shape(horizon_ns)
     }
@@ -244,6 +254,7 @@ pub fn branch_plan(plan: &Plan) -> BranchPlan {
     let mut branch = BranchPlan::new(plan.schedule.clone(), plan.horizon_ns, plan.seed);
     branch.coverage = plan.coverage;
     branch.full_trace = true;
+    branch.tactic.clone_from(&plan.tactic);
     branch
 }
 
@@ -272,6 +283,8 @@ pub fn ran(outcome: BranchOutcome, start_ns: u64) -> Ran {
             .into_iter()
             .collect(),
         coverage: outcome.coverage.unwrap_or_default(),
+        schedule: outcome.schedule,
+        marks: outcome.marks,
         ledger: outcome.ledger,
         trace: TraceDocument {
             digest: Digest(outcome.digest),

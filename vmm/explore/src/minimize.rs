@@ -56,6 +56,8 @@ pub fn minimize(
     if !shows(&ran, identity) {
         return Ok(None);
     }
+    // What a tactic did is in the schedule that came of it.
+    let base = &Plan { schedule: ran.schedule.clone(), tactic: None, ..base.clone() };
     let best = base.schedule.clone();
     let mut minimizer =
         Minimizer { pool, identity, base, budget, attempts: 1, failed: BTreeSet::new(), best, ran, on_step };

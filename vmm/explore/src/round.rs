@@ -19,6 +19,8 @@ pub struct Limits {
     pub instructions: Option<u64>,
     /// Distinct bugs of the campaign.
     pub bugs: Option<u32>,
+    /// Branches in a row without a new edge.
+    pub plateau: Option<u64>,
 }
 
 /// Why a round ended.
@@ -30,6 +32,8 @@ pub enum Ended {
     Instructions,
     /// Enough bugs are found.
     Bugs,
+    /// Coverage stands still.
+    Plateau,
     /// The caller asked.
     Asked,
 }
@@ -120,6 +124,18 @@ pub fn run(
     })
 }
 
+impl Limits {
+    /// Why a round that was merged whole is the last, if it is.
+    pub fn reached(&self, campaign: &Campaign) -> Option<Ended> {
+        let total = campaign.total();
+        if self.bugs.is_some_and(|wanted| total.bugs >= wanted) {
+            return Some(Ended::Bugs);
+        }
+        let since = total.branches.0.saturating_sub(total.novel.0);
+        self.plateau.is_some_and(|limit| since >= limit).then_some(Ended::Plateau)
+    }
+}
+
 fn merge_all(
     campaign: &mut Campaign,
     board: &Board,
@@ -150,8 +166,8 @@ fn merge_all(
         if !go_on(campaign) {
             return Ok((Ended::Asked, bugs));
         }
-        if limits.bugs.is_some_and(|wanted| campaign.total().bugs >= wanted) {
-            return Ok((Ended::Bugs, bugs));
+        if let Some(ended) = limits.reached(campaign) {
+            return Ok((ended, bugs));
         }
     }
     Ok((Ended::Branches, bugs))

@@ -3,7 +3,7 @@
 
 use chaoscontrol_artifact::schema::{AssertionSummary, TraceDocument, Violation};
 use chaoscontrol_cluster::GuestEvent;
-use chaoscontrol_fault::{Ledger, Schedule, Shape};
+use chaoscontrol_fault::{Ledger, Mark, Schedule, Shape, Tactic};
 
 use crate::error::ExploreError;
 
@@ -12,6 +12,8 @@ use crate::error::ExploreError;
 pub struct Plan {
     /// The faults.
     pub schedule: Schedule,
+    /// Faults that follow what the guests do, on top.
+    pub tactic: Option<Tactic>,
     /// Seed of the branch's own random streams.
     pub seed: u64,
     /// Its length in cluster ns.
@@ -29,6 +31,10 @@ pub struct Ran {
     pub assertions: Vec<AssertionSummary>,
     /// Edge hit counts of each VM; empty when they were not asked for.
     pub coverage: Vec<Vec<u8>>,
+    /// The faults of the plan and those that its tactic added. A plan of these alone runs to the same bits.
+    pub schedule: Schedule,
+    /// What the guests did, in order of rounds.
+    pub marks: Vec<Mark>,
     /// What became of each fault.
     pub ledger: Ledger,
     /// Every round.
@@ -53,6 +59,10 @@ pub trait Subject: Send {
 pub trait Factory: Sync {
     /// A new subject, equal to every other.
     fn subject(&self) -> Result<Box<dyn Subject>, ExploreError>;
+    /// What guests are known to do before any branch has run, with how often they did by then.
+    fn labels(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
     /// What schedules are checked against, for branches of `horizon_ns`.
     fn shape(&self, horizon_ns: u64) -> Shape;
 }

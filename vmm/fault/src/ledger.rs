@@ -112,6 +112,17 @@ impl Ledger {
         &self.entries
     }
 
+    /// Lists one more fault at `index`; those from there on move up.
+    pub fn insert(&mut self, index: usize, event: FaultEvent) {
+        let entry = LedgerEntry {
+            event,
+            applicability: Applicability::default(),
+            application: Application::default(),
+            observed: 0,
+        };
+        self.entries.insert(index.min(self.entries.len()), entry);
+    }
+
     /// Records that the fault at `index` could not be applied.
     pub fn reject(&mut self, index: usize, rejection: Rejection) {
         if let Some(entry) = self.entries.get_mut(index) {

@@ -5,15 +5,19 @@
 //! planning, shrinking and the docs page all read that table. Nothing here touches a machine, a file or a clock, and every
 //! random draw comes from a [`Stream`] that the caller names and seeds.
 
+mod composite;
 mod kinds;
 mod ledger;
 mod planner;
 mod schedule;
 mod stream;
+mod tactic;
 mod wire;
 
+pub use composite::Label;
 pub use kinds::{Companion, Domain, Draw, Fault, FaultKind, Group, Parameter, Role, SPECS, Spec, Width};
 pub use ledger::{Applicability, Application, Ledger, LedgerEntry, Rejection, StageCounts};
 pub use planner::Planner;
 pub use schedule::{FaultEvent, MAX_EVENTS, MAX_VMS, Schedule, ScheduleError, Shape};
 pub use stream::{Stream, StreamState};
+pub use tactic::{LABEL_BYTES_MAX, Mark, REACTIONS_MAX, Reaction, TACTIC_EVENTS_MAX, Tactic, Tactician};

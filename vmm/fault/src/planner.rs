@@ -8,7 +8,7 @@ use crate::schedule::{FaultEvent, Schedule, Shape};
 use crate::{Companion, Domain, Draw, Fault, FaultKind, Role, SPECS, Spec, Stream};
 
 /// Most events that mutation lets a schedule grow to; longer parents are cut.
-const MAX_PLANNED_EVENTS: usize = 24;
+const MAX_PLANNED_EVENTS: usize = 48;
 
 /// Kinds in a new schedule, at most.
 const RANDOM_KINDS_MAX: u64 = 4;
@@ -63,6 +63,21 @@ impl Planner {
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
+    }
+
+    /// Most events of a new random schedule.
+    pub(crate) fn most_events(&self) -> u64 {
+        self.max_events
+    }
+
+    /// Whether faults of the kind are planned.
+    pub(crate) fn plans(&self, kind: FaultKind) -> bool {
+        self.kinds.iter().any(|spec| spec.kind == kind)
+    }
+
+    /// One of the kinds, each as likely as the next.
+    pub(crate) fn any_kind(&self, stream: &mut Stream) -> Option<&'static Spec> {
+        self.kinds.get(usize::try_from(stream.below(self.kinds.len() as u64)).ok()?).copied()
     }
 
     /// A new schedule of one to the set number of events, of few kinds. A schedule of a little of everything is much like the
@@ -158,7 +173,7 @@ impl Planner {
         event.into_iter().flat_map(|event| [Some(event), self.companion(&event, stream)]).flatten().collect()
     }
 
-    fn companion(&self, event: &FaultEvent, stream: &mut Stream) -> Option<FaultEvent> {
+    pub(crate) fn companion(&self, event: &FaultEvent, stream: &mut Stream) -> Option<FaultEvent> {
         let (fault, time_ns) = match event.fault.kind().spec().companion {
             Companion::None => return None,
             Companion::RestartDuring => {
@@ -177,7 +192,8 @@ impl Planner {
         companion.check(0, &self.shape).is_ok().then_some(companion)
     }
 
-    fn event(&self, kinds: &[&'static Spec], stream: &mut Stream) -> Option<FaultEvent> {
+    /// One new event of one of the kinds.
+    pub(crate) fn event(&self, kinds: &[&'static Spec], stream: &mut Stream) -> Option<FaultEvent> {
         let spec = Self::kind(kinds, stream)?;
         for _ in 0..MAX_REDRAWS {
             let time_ns = stream.below(self.shape.horizon_ns);
@@ -236,7 +252,7 @@ impl Planner {
     }
 
     /// Cuts, checks and sorts. Events of a parent that do not fit this shape are left out.
-    fn finish(&self, mut events: Vec<FaultEvent>) -> Schedule {
+    pub(crate) fn finish(&self, mut events: Vec<FaultEvent>) -> Schedule {
         events.retain(|event| event.check(0, &self.shape).is_ok());
         events.truncate(MAX_PLANNED_EVENTS);
         Schedule::new(events).unwrap_or_default()

@@ -202,6 +202,17 @@ impl Schedule {
         Ok(Self { events })
     }
 
+    /// Puts one more event behind the first `from` events, which stay where they are, and gives its place. None when the schedule
+    /// is full, or when the event would stand before `from`.
+    pub fn insert(&mut self, event: FaultEvent, from: usize) -> Option<usize> {
+        let place = self.events.partition_point(|other| *other <= event);
+        if self.events.len() >= MAX_EVENTS || place < from {
+            return None;
+        }
+        self.events.insert(place, event);
+        Some(place)
+    }
+
     /// The events in order.
     #[must_use]
     pub fn events(&self) -> &[FaultEvent] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! The core's state, and what the shell asks of it between rounds.
 
-use chaoscontrol_fault::{Ledger, Schedule, ScheduleError, Stream};
+use chaoscontrol_fault::{FaultEvent, Ledger, Schedule, ScheduleError, Stream};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
@@ -161,6 +161,28 @@ impl Sim {
         state.next_event = 0;
         state.trace = Trace::default();
         Ok(())
+    }
+
+    /// Adds a fault to the running schedule, between two rounds. One that lies in the past, or that no longer fits, is refused.
+    ///
+    /// A branch runs to the same bits when the fault stood in its schedule from the start: a barrier looks at the next fault
+    /// only to stop at it, and every barrier so far lies at or before this one's time.
+    pub fn add_event(&mut self, event: FaultEvent) -> bool {
+        let state = &mut self.state;
+        let horizon_ns = state.branch_end_ns - state.branch_start_ns;
+        let past = state.branch_start_ns.saturating_add(event.time_ns) < state.now_ns;
+        if past || event.check(0, &state.config.shape(horizon_ns)).is_err() {
+            return false;
+        }
+        let Some(place) = state.schedule.insert(event, state.next_event) else { return false };
+        state.ledger.insert(place, event);
+        true
+    }
+
+    /// The running schedule.
+    #[must_use]
+    pub fn schedule(&self) -> &Schedule {
+        &self.state.schedule
     }
 
     /// Whether the branch reached its horizon.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use chaoscontrol_fault::{FaultKind, Schedule};
+use chaoscontrol_fault::{FaultKind, Schedule, Tactic};
 use serde::{Deserialize, Serialize};
 
 use super::{HORIZON_NS_MAX, ObjectRef, rule};
@@ -23,6 +23,10 @@ const ROUNDS_MAX: usize = 65_536;
 const SLOTS_MAX: usize = 1 << 24;
 /// Assertions of all guests.
 const ASSERTIONS_MAX: usize = 65_536;
+/// Labels of one campaign.
+pub const LABELS_MAX: usize = 1024;
+/// Moments that one entry keeps.
+pub const MOMENTS_MAX: usize = 32;
 /// What an assertion can claim.
 const KINDS: &[&str] = &["always", "sometimes", "reachable", "unreachable", "always_or_unreachable", "agree"];
 
@@ -36,10 +40,51 @@ pub enum Origin {
     Mutation,
     /// Two corpus entries' put together.
     Splice,
+    /// Faults that belong together: one after the other, or all at once.
+    Shape,
+    /// Faults that follow what the guests do, alone or on top of an entry's.
+    Tactic,
+    /// Every fault drawn by itself.
+    Uniform,
     /// Written by hand.
     Given,
     /// No fault at all.
     Empty,
+}
+
+/// How a campaign plans.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Schedules of faults, guided by what earlier branches reached and by what guests do.
+    #[default]
+    Faults,
+    /// The answers to the guests' own choices, in place of faults.
+    Inputs,
+    /// Both.
+    Hybrid,
+    /// Every fault drawn by itself, without any guidance: what the others are measured against.
+    Uniform,
+}
+
+impl Mode {
+    /// Every mode.
+    pub const ALL: [Self; 4] = [Self::Faults, Self::Inputs, Self::Hybrid, Self::Uniform];
+
+    /// Its name in documents and flags.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Faults => "faults",
+            Self::Inputs => "inputs",
+            Self::Hybrid => "hybrid",
+            Self::Uniform => "uniform",
+        }
+    }
+
+    /// The mode of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name)
+    }
 }
 
 /// A branch that is planned but not merged yet.
@@ -57,6 +102,21 @@ pub struct PlannedBranch {
     pub parent: Option<U64>,
     /// Its faults.
     pub schedule: Schedule,
+    /// Faults that follow what its guests do, on top.
+    #[serde(deserialize_with = "rule::present")]
+    pub tactic: Option<Tactic>,
+}
+
+/// A moment of a branch: a guest did something.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Moment {
+    /// Cluster ns after the start of the branch.
+    pub time_ns: U64,
+    /// Which VM.
+    pub vm: u16,
+    /// What. It may hold text from the guest.
+    pub label: String,
 }
 
 /// A branch worth building on: it reached something that no branch before it had.
@@ -72,12 +132,18 @@ pub struct CorpusEntry {
     /// The entry that it grew from.
     #[serde(deserialize_with = "rule::present")]
     pub parent: Option<U64>,
-    /// Its faults.
+    /// Its faults, those that a tactic added among them.
     pub schedule: Schedule,
     /// Edges that it was the first to reach.
     pub new_edges: u32,
     /// Edges that it was the first to reach so often (or so seldom).
     pub new_counts: u32,
+    /// Things that guests did in it, that they had not done before or not so often.
+    pub new_labels: u32,
+    /// Branches that grew from it.
+    pub grown: u32,
+    /// Some of what the guests did in it, the rarest first chosen, in order of time.
+    pub moments: Vec<Moment>,
     /// Instructions of all its VMs.
     pub instructions: U64,
     /// Rolling hash of its trace.
@@ -102,6 +168,18 @@ pub struct FaultCounts {
     pub observed: U64,
 }
 
+/// How often guests did something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LabelCounts {
+    /// Branches in which they did.
+    pub branches: U64,
+    /// How often, in all of them.
+    pub marks: U64,
+    /// How often in one, at most.
+    pub most: U64,
+}
+
 /// Where a campaign stood after one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -118,6 +196,8 @@ pub struct RoundSummary {
     pub instructions: U64,
     /// Cluster time of all branches.
     pub cluster_ns: U64,
+    /// Branches merged when the last new edge was reached.
+    pub novel: U64,
 }
 
 /// The state of a campaign: its best branches and all it needs to go on.
@@ -134,6 +214,8 @@ pub struct Corpus {
     pub window: u32,
     /// Length of a branch in cluster ns.
     pub horizon_ns: U64,
+    /// How branches are planned.
+    pub mode: Mode,
     /// The merged coverage map.
     pub coverage: ObjectRef,
     /// Every assertion with its hits.
@@ -146,6 +228,8 @@ pub struct Corpus {
     pub bugs: Vec<ObjectRef>,
     /// What became of the faults, by kind.
     pub faults: BTreeMap<String, FaultCounts>,
+    /// What guests do, and how often.
+    pub labels: BTreeMap<String, LabelCounts>,
     /// After each round.
     pub rounds: Vec<RoundSummary>,
     /// Where the campaign stands.
@@ -154,6 +238,7 @@ pub struct Corpus {
 
 impl Document for Corpus {
     const MEDIA: MediaType = MediaType::Corpus;
+    const VERSION: u32 = 2;
 
     fn check(&self) -> Result<(), String> {
         rule::within("window", self.window, 1, WINDOW_MAX)?;
@@ -161,6 +246,10 @@ impl Document for Corpus {
         rule::at_most("entries", self.entries.len(), ENTRIES_MAX)?;
         rule::at_most("bugs", self.bugs.len(), BUGS_MAX)?;
         rule::at_most("rounds", self.rounds.len(), ROUNDS_MAX)?;
+        rule::at_most("labels", self.labels.len(), LABELS_MAX)?;
+        let moments = |entry: &CorpusEntry| rule::at_most("entries.moments", entry.moments.len(), MOMENTS_MAX);
+        self.entries.iter().try_for_each(moments)?;
+        self.planned.iter().filter_map(|planned| planned.tactic.as_ref()).try_for_each(Tactic::check)?;
         rule::media("run", &self.run, &[MediaType::Run])?;
         rule::media("snapshot", &self.snapshot, &[MediaType::Snapshot])?;
         rule::media("coverage", &self.coverage, &[MediaType::Coverage])?;

@@ -258,6 +258,13 @@ impl Oracle {
         });
     }
 
+    /// The property of the site that a record is about.
+    pub(crate) fn property(&self, vm: u16, slot: u32, record: &Record<'_>) -> Option<&str> {
+        let (Record::Assertion { site, .. } | Record::Guidance { site, .. }) = *record else { return None };
+        let slot = self.vms[usize::from(vm)].slots.get(slot as usize)?;
+        self.properties.message((*slot.sites.get(usize::from(site))?)?)
+    }
+
     fn evaluate(&mut self, moment: Moment, slot: u32, site: u16, outcome: Outcome, details: &str) {
         let known = self.vms[usize::from(moment.vm)]
             .slots

@@ -95,6 +95,11 @@ impl Properties {
         violates.then(|| (row.message.clone(), format!("{}/{}:{}", row.package, row.file, row.line)))
     }
 
+    /// The message of a property.
+    pub fn message(&self, property: u32) -> Option<&str> {
+        self.list.get(property as usize).map(|row| row.message.as_str())
+    }
+
     /// The rows ordered by message and kind, so that the order in which VMs announced them does not show.
     pub fn rows(&self) -> Vec<AssertionRow> {
         let mut rows = self.list.clone();

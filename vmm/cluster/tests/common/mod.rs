@@ -307,6 +307,10 @@ impl Node for Fake {
         vec![self.state.disk_counts]
     }
 
+    fn flushes(&self) -> u64 {
+        0
+    }
+
     fn snapshot(&mut self) -> FakeSnapshot {
         FakeSnapshot(Arc::new(self.state.clone()))
     }

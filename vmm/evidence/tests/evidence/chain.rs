@@ -139,6 +139,7 @@ fn corpus(store: &Store, run: ObjectRef, snapshot: ObjectRef, bugs: Vec<ObjectRe
         bugs: bugs.len() as u32,
         instructions: U64(1),
         cluster_ns: U64(1),
+        novel: U64(0),
     };
     let planned = PlannedBranch {
         branch: U64(3),
@@ -146,6 +147,7 @@ fn corpus(store: &Store, run: ObjectRef, snapshot: ObjectRef, bugs: Vec<ObjectRe
         origin: Origin::Empty,
         parent: None,
         schedule: Schedule::default(),
+        tactic: None,
     };
     let corpus = Corpus {
         run,
@@ -153,12 +155,14 @@ fn corpus(store: &Store, run: ObjectRef, snapshot: ObjectRef, bugs: Vec<ObjectRe
         seed: U64(42),
         window: 1,
         horizon_ns: U64(100),
+        mode: Mode::Faults,
         coverage: store.publish(&coverage).unwrap(),
         assertions: store.publish(&Assertions { assertions: vec![gap] }).unwrap(),
         entries: Vec::new(),
         planned: vec![planned],
         bugs,
         faults: BTreeMap::new(),
+        labels: BTreeMap::new(),
         rounds: vec![total],
         total,
     };

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chaoscontrol_artifact::U64;
-use chaoscontrol_artifact::schema::{AssertionSummary, CorpusEntry};
+use chaoscontrol_artifact::schema::{AssertionSummary, CorpusEntry, LABELS_MAX, LabelCounts};
 use chaoscontrol_fault::StageCounts;
 
 use super::{Campaign, ENTRIES_KEPT};
@@ -77,6 +77,8 @@ impl Campaign {
                 let before = base.faults.get(kind).copied().unwrap_or_default();
                 add_counts(merged.faults.entry(*kind).or_default(), &before, counts);
             }
+            merge_labels(&mut merged.labels, &base.labels, &shard.labels);
+            merged.total.novel = merged.total.novel.max(shard.total.novel);
             merged.known.extend(shard.known.iter().cloned());
             add(&mut merged.total.instructions.0, base.total.instructions.0, shard.total.instructions.0);
             add(&mut merged.total.cluster_ns.0, base.total.cluster_ns.0, shard.total.cluster_ns.0);
@@ -125,6 +127,13 @@ fn in_order(base: &Campaign, branches: u64, mut shards: Vec<(Shard, Campaign)>) 
 /// The base's entries and each shard's own, in order of branches; past the bound the least novel ones go.
 fn entries(base: &Campaign, shards: &[Campaign]) -> Vec<CorpusEntry> {
     let mut entries = base.entries.clone();
+    for (entry, before) in entries.iter_mut().zip(&base.entries) {
+        let of_shard = |shard: &Campaign| {
+            let same = shard.entries.binary_search_by_key(&before.branch, |entry| entry.branch);
+            same.map_or(0, |index| shard.entries[index].grown.saturating_sub(before.grown))
+        };
+        entry.grown = shards.iter().map(of_shard).fold(before.grown, u32::saturating_add);
+    }
     for shard in shards {
         entries.extend(shard.entries.iter().filter(|entry| entry.branch >= base.total.branches).cloned());
     }
@@ -147,6 +156,23 @@ fn add_assertions(merged: &mut Assertions, base: &Assertions, shard: &Assertions
         add(&mut sum.passes.0, before.passes.0, assertion.passes.0);
         add(&mut sum.failures.0, before.failures.0, assertion.failures.0);
         add(&mut sum.branches.0, before.branches.0, assertion.branches.0);
+    }
+}
+
+fn merge_labels(
+    merged: &mut BTreeMap<String, LabelCounts>,
+    base: &BTreeMap<String, LabelCounts>,
+    shard: &BTreeMap<String, LabelCounts>,
+) {
+    for (label, counts) in shard {
+        if merged.len() >= LABELS_MAX && !merged.contains_key(label) {
+            continue;
+        }
+        let before = base.get(label).copied().unwrap_or_default();
+        let sum = merged.entry(label.clone()).or_default();
+        add(&mut sum.branches.0, before.branches.0, counts.branches.0);
+        add(&mut sum.marks.0, before.marks.0, counts.marks.0);
+        sum.most = sum.most.max(counts.most);
     }
 }
 

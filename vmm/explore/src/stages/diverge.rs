@@ -135,7 +135,7 @@ fn what(store: &Store, previous: &Descriptor, options: &DivergeOptions) -> Resul
     let run = store.load::<chaoscontrol_artifact::schema::SnapshotManifest>(&snapshot)?.run;
     same_guest(store, previous, &run)?;
     let schedule = options.schedule.clone().unwrap_or_default();
-    let plan = Plan { schedule, seed: options.seed, horizon_ns: options.horizon_ns, coverage: true };
+    let plan = Plan { schedule, tactic: None, seed: options.seed, horizon_ns: options.horizon_ns, coverage: true };
     Ok((Begin { run, snapshot: (!options.from_boot).then_some(snapshot), kvm: options.kvm }, plan))
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use chaoscontrol_artifact::schema::{
-    Assertions, BranchRecord, Bug, BugIdentity, Corpus, CoverageMap, Descriptor, Link, Parameter, Parameters,
+    Assertions, BranchRecord, Bug, BugIdentity, Corpus, CoverageMap, Descriptor, Link, Mode, Parameter, Parameters,
     RoundSummary, RunConfiguration, ScheduleDocument, SnapshotManifest,
 };
 use chaoscontrol_artifact::{ExitCode, ObjectRef, StageResult, Store, U64};
@@ -43,6 +43,10 @@ pub struct ExploreOptions {
     pub window: Option<u32>,
     /// Instructions of the whole campaign.
     pub instructions: Option<u64>,
+    /// How branches are planned; none is as in the corpus, or the default.
+    pub mode: Option<Mode>,
+    /// Branches without a new edge after which to stop.
+    pub plateau: Option<u64>,
     /// Distinct bugs after which to stop.
     pub bugs: Option<u32>,
     /// Where the guests run.
@@ -53,15 +57,38 @@ pub struct ExploreOptions {
     pub without: Option<Vec<FaultKind>>,
 }
 
-/// Explores from what the stage before wrote: a snapshot (boot) or a corpus (an earlier round). `go_on` is asked after each
-/// branch. Gives the campaign's totals too.
+/// Where a call stands after a branch.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    /// Branches that this call merged.
+    pub done: u64,
+    /// Branches that it merges, unless something ends it before.
+    pub all: u64,
+    /// The campaign.
+    pub total: RoundSummary,
+}
+
+/// What happens along the way.
+pub struct Along<'a> {
+    /// Says what is being done.
+    pub talk: Talk<'a>,
+    /// Told after each branch; whether to go on.
+    pub branch: &'a (dyn Fn(&Standing) -> bool + Sync),
+    /// Given what the stage would leave if it ended after this round.
+    pub round: &'a dyn Fn(&StageResult) -> Result<(), ExploreError>,
+}
+
+/// Explores from what the stage before wrote: a snapshot (boot) or a corpus (an earlier round). `checkpoint` is what a call
+/// with the same arguments left before it was stopped; the outcome is then that of a call that was not. Gives the campaign's
+/// totals too.
 pub fn explore(
     store: &Store,
     previous: &Descriptor,
     options: &ExploreOptions,
-    go_on: &dyn Fn() -> bool,
-    talk: Talk,
+    checkpoint: Option<&Descriptor>,
+    along: &Along,
 ) -> Result<(StageResult, RoundSummary), ExploreError> {
+    let talk = along.talk;
     let corpus_ref = previous.output("corpus");
     let mut corpus: Option<Corpus> = match &corpus_ref {
         Some(reference) => Some(store.load(reference)?),
@@ -105,18 +132,25 @@ pub fn explore(
         inputs.push(Link::new("schedule", store.publish(&ScheduleDocument { schedule: schedule.clone() })?));
     }
     let mut state = Explorer { store, run, snapshot, bugs: Vec::new(), horizon_ns: settings.shape.horizon_ns };
-    let mut campaign = state.campaign(corpus, settings, given, given_is_new)?;
+    let rounds_before = corpus.as_ref().map_or(0, |corpus| corpus.rounds.len());
+    let mut campaign = state.campaign(corpus, settings.clone(), given.clone(), given_is_new)?;
     let range = options.shard.range(campaign.next(), options.branches);
     if options.shard != Shard::WHOLE {
         campaign.skip_to(range.start);
     }
     let options = &ExploreOptions { branches: range.end - range.start, ..options.clone() };
-    let pool = Pool::new(&machines, options.jobs);
-    let (ended, outputs) = state.rounds(&mut campaign, &pool, options, go_on, talk)?;
-    let (code, note) = ending(ended, &campaign);
-    let mut result =
-        StageResult { parameters, inputs, outputs, jobs: options.jobs, code, note, ..StageResult::default() };
+    let mut result = StageResult { parameters, inputs, jobs: options.jobs, ..StageResult::default() };
     note_engine(&mut result, &store.load(&run)?);
+    let mut done = 0;
+    if let Some(checkpoint) = checkpoint {
+        let corpus = state.corpus_of(checkpoint, &result, &settings)?;
+        done = corpus.rounds.len().saturating_sub(rounds_before) as u64;
+        result.outputs.clone_from(&checkpoint.outputs);
+        campaign = state.campaign(Some(corpus), settings, given, false)?;
+    }
+    let pool = Pool::new(&machines, options.jobs);
+    let ended = state.rounds(&mut campaign, &pool, (options, done), along, &mut result)?;
+    (result.code, result.note) = ending(ended, &campaign);
     Ok((result, *campaign.total()))
 }
 
@@ -166,7 +200,8 @@ fn settings(
     let horizon_ns = options.horizon_ns.or(corpus.map(|corpus| corpus.horizon_ns.0)).unwrap_or(HORIZON_NS);
     let window = options.window.or(corpus.map(|corpus| corpus.window)).unwrap_or(WINDOW);
     let without = options.without.clone().unwrap_or_else(|| without_before.to_vec());
-    Settings { seed: options.seed, window, shape: machines.shape(horizon_ns), without }
+    let mode = options.mode.or(corpus.map(|corpus| corpus.mode)).unwrap_or_default();
+    Settings { seed: options.seed, window, shape: machines.shape(horizon_ns), mode, labels: machines.labels(), without }
 }
 
 fn parameters(options: &ExploreOptions, settings: &Settings) -> Parameters {
@@ -177,6 +212,10 @@ fn parameters(options: &ExploreOptions, settings: &Settings) -> Parameters {
     set("branches", options.branches.into());
     set("horizon_ns", settings.shape.horizon_ns.into());
     set("window", u64::from(settings.window).into());
+    set("mode", settings.mode.name().into());
+    if let Some(plateau) = options.plateau {
+        set("plateau", plateau.into());
+    }
     if options.shard != Shard::WHOLE {
         set("shard", options.shard.to_string().as_str().into());
     }
@@ -195,6 +234,13 @@ fn ending(ended: Ended, campaign: &Campaign) -> (ExitCode, Option<String>) {
     let branches = campaign.total().branches;
     let why = match ended {
         Ended::Branches | Ended::Bugs => return (ExitCode::Success, None),
+        Ended::Plateau => {
+            let since = branches.0 - campaign.total().novel.0;
+            return (
+                ExitCode::Success,
+                Some(format!("coverage stands still: no new edge in the last {since} branches")),
+            );
+        }
         Ended::Instructions => "the instruction budget ran out",
         Ended::Asked => "the time limit was reached",
     };
@@ -232,36 +278,72 @@ impl Explorer<'_> {
         Ok(Campaign::resume(corpus, Coverage::from_document(coverage), assertions, known, settings, base))
     }
 
+    /// The corpus that a checkpoint names, if a call with these parameters and inputs left it.
+    fn corpus_of(
+        &self,
+        checkpoint: &Descriptor,
+        result: &StageResult,
+        settings: &Settings,
+    ) -> Result<Corpus, ExploreError> {
+        let other = |what: &str| {
+            ExploreError::Input(format!(
+                "checkpoint: it is of a campaign with other {what}: remove it, or name another file"
+            ))
+        };
+        if checkpoint.parameters != result.parameters {
+            return Err(other("parameters"));
+        }
+        let inputs = checkpoint.inputs.iter().filter(|link| link.role != "previous");
+        if !inputs.eq(&result.inputs) {
+            return Err(other("inputs"));
+        }
+        let corpus = checkpoint.output("corpus").ok_or_else(|| other("outputs"))?;
+        let corpus: Corpus = self.store.load(&corpus)?;
+        let same = (corpus.run, corpus.snapshot, corpus.seed.0) == (self.run, self.snapshot, settings.seed);
+        if same { Ok(corpus) } else { Err(other("guests")) }
+    }
+
+    /// Runs the rounds that are left and puts what each leaves into `result`.
     fn rounds(
         &mut self,
         campaign: &mut Campaign,
         pool: &Pool,
-        options: &ExploreOptions,
-        go_on: &dyn Fn() -> bool,
-        talk: Talk,
-    ) -> Result<(Ended, Vec<Link>), ExploreError> {
-        let limits = Limits { branches: options.branches, instructions: options.instructions, bugs: options.bugs };
-        let (first, all) = (campaign.next(), options.branches.saturating_mul(options.rounds));
-        let mut after_branch = |campaign: &Campaign| {
-            let total = campaign.total();
-            let note = format!("branches, {} edges, {} bugs", total.edges, total.bugs);
-            talk(campaign.next() - first, all, &note);
-            go_on()
+        (options, done): (&ExploreOptions, u64),
+        along: &Along,
+        result: &mut StageResult,
+    ) -> Result<Ended, ExploreError> {
+        let limits = Limits {
+            branches: options.branches,
+            instructions: options.instructions,
+            bugs: options.bugs,
+            plateau: options.plateau,
         };
-        let (mut ended, mut outputs) = (Ended::Branches, Vec::new());
-        for _ in 0..options.rounds.max(1) {
+        if let (true, Some(ended)) = (done > 0, limits.reached(campaign)) {
+            return Ok(ended);
+        }
+        let rounds = options.rounds.max(1).saturating_sub(done);
+        let (first, all) = (campaign.next(), options.branches.saturating_mul(rounds));
+        let mut after_branch = |campaign: &Campaign| {
+            (along.branch)(&Standing { done: campaign.next() - first, all, total: *campaign.total() })
+        };
+        let mut ended = Ended::Branches;
+        for _ in 0..rounds {
             let (how, found) = round::run(campaign, pool, limits, &mut after_branch)?;
             ended = how;
             for bug in found {
                 let reference = self.publish_bug(bug)?;
                 self.bugs.push(reference);
             }
-            outputs = self.publish(campaign)?;
+            result.outputs = self.publish(campaign)?;
+            // A round that was cut short is none that an uninterrupted call leaves.
+            if ended != Ended::Asked {
+                (along.round)(result)?;
+            }
             if ended != Ended::Branches {
                 break;
             }
         }
-        Ok((ended, outputs))
+        Ok(ended)
     }
 
     fn publish_bug(&self, bug: FoundBug) -> Result<ObjectRef, ExploreError> {
@@ -271,7 +353,7 @@ impl Explorer<'_> {
             snapshot: Some(self.snapshot),
             seed: found.branch.seed,
             horizon_ns: U64(self.horizon_ns),
-            schedule: found.branch.schedule,
+            schedule: ran.schedule,
             ledger: ran.ledger,
             trace: self.store.publish(&ran.trace)?,
             instructions: U64(ran.instructions),

@@ -120,6 +120,9 @@ fn campaign(
         window: corpus.window,
         shape: sim.shape(corpus.horizon_ns.0),
         without: without_before(&parts[0].descriptor),
+        mode: corpus.mode,
+        // What guests do is known from the shards by now.
+        labels: Vec::new(),
     };
     // The base's own seed or horizon may have been others: the round is what counts.
     let round = settings(&parts[0].corpus);

@@ -4,6 +4,7 @@
 pub mod boot;
 pub mod diverge;
 pub mod explore;
+pub mod export;
 pub mod merge;
 pub mod minimize;
 pub mod reproduce;
@@ -53,6 +54,7 @@ impl AnyBug {
         let record = &self.record;
         Plan {
             schedule: record.schedule.clone(),
+            tactic: None,
             seed: record.seed.0,
             horizon_ns: record.horizon_ns.0,
             coverage: false,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::fake::{Fake, HORIZON_NS, partition_then_kill};
 use chaoscontrol_artifact::document::{decode, encode};
-use chaoscontrol_artifact::schema::{BugIdentity, Corpus, Origin};
+use chaoscontrol_artifact::schema::{BugIdentity, Corpus, Mode, Origin};
 use chaoscontrol_artifact::{Digest, MediaType, ObjectRef, U64};
 use chaoscontrol_explore::campaign::{Campaign, Settings};
 use chaoscontrol_explore::pool::Pool;
@@ -14,7 +14,14 @@ use chaoscontrol_explore::{Coverage, Factory};
 use chaoscontrol_fault::{FaultKind, Schedule};
 
 pub fn settings(fake: &Fake, seed: u64) -> Settings {
-    Settings { seed, window: 8, shape: fake.shape(HORIZON_NS), without: Vec::new() }
+    Settings {
+        seed,
+        window: 8,
+        shape: fake.shape(HORIZON_NS),
+        mode: Mode::Faults,
+        labels: Vec::new(),
+        without: Vec::new(),
+    }
 }
 
 fn references() -> [ObjectRef; 4] {
@@ -23,7 +30,7 @@ fn references() -> [ObjectRef; 4] {
 }
 
 pub fn branches(branches: u64) -> Limits {
-    Limits { branches, instructions: None, bugs: None }
+    Limits { branches, instructions: None, bugs: None, plateau: None }
 }
 
 /// A reference for each bug that a campaign counts.
@@ -152,14 +159,14 @@ fn budgets_end_a_round_after_the_same_branch_every_time() {
         let fake = Fake { jitter: true, ..Fake::new(partition_then_kill) };
         let pool = Pool::new(&fake, jobs);
         let mut campaign = Campaign::new(settings(&fake, 2), None);
-        let limits = Limits { branches: 500, instructions: Some(20_000), bugs: None };
+        let limits = Limits { branches: 500, instructions: Some(20_000), bugs: None, plateau: None };
         let (ended, _) = round::run(&mut campaign, &pool, limits, &mut |_| true).unwrap();
         assert_eq!(ended, Ended::Instructions);
         let total = *campaign.total();
         assert!((20_000..21_100).contains(&total.instructions.0));
         assert!((19..=20).contains(&total.branches.0));
         let mut campaign = Campaign::new(settings(&fake, 2), None);
-        let limits = Limits { branches: 500, instructions: None, bugs: Some(1) };
+        let limits = Limits { branches: 500, instructions: None, bugs: Some(1), plateau: None };
         let (ended, bugs) = round::run(&mut campaign, &pool, limits, &mut |_| true).unwrap();
         assert_eq!(ended, Ended::Bugs);
         assert_eq!(campaign.next(), bugs[0].found.branch.branch.0 + 1);

@@ -75,6 +75,8 @@ impl Subject for FakeSubject {
                 branches: U64(0),
             }],
             coverage: vec![coverage(plan); 3],
+            schedule: plan.schedule.clone(),
+            marks: Vec::new(),
             ledger: Ledger::new(&plan.schedule),
             trace: TraceDocument { digest, rolling: digest, rounds: vec![round(digest)] },
             events: Vec::new(),

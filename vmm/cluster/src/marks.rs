@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! What guests do that faults may follow: marks, and the tactic that waits for them.
+
+use chaoscontrol_fault::{FaultEvent, Mark, Tactic, Tactician};
+use chaoscontrol_protocol::{Outcome, Record};
+use chaoscontrol_sim::SimConfig;
+
+use crate::branch::MARKS_MAX;
+
+/// A VM that sends after it was silent for so long makes a mark: heartbeats every few tens of milliseconds make one each, the
+/// frames of one burst do not.
+const SILENCE_NS: u64 = 10_000_000;
+
+/// Label of a frame sent after a silence.
+pub const SEND: &str = "send";
+/// Label of completed flushes.
+pub const FLUSH: &str = "flush";
+
+/// What one VM did before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Before {
+    /// When it last sent.
+    sent_ns: Option<u64>,
+    /// Flushes so far.
+    flushes: u64,
+}
+
+/// The marks of a branch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Marks {
+    start_ns: u64,
+    before: Vec<Before>,
+    /// Those of the running round.
+    round: Vec<Mark>,
+    kept: Vec<Mark>,
+    tactician: Option<Tactician>,
+}
+
+impl Marks {
+    /// A branch begins at `start_ns`, with so many flushes of each VM behind it.
+    pub fn begin(
+        start_ns: u64,
+        flushes: impl Iterator<Item = u64>,
+        tactic: Option<&Tactic>,
+        config: &SimConfig,
+        horizon_ns: u64,
+    ) -> Self {
+        let tactician = tactic.map(|tactic| Tactician::new(tactic.clone(), config.shape(horizon_ns)));
+        let before = flushes.map(|flushes| Before { sent_ns: None, flushes }).collect();
+        Self { start_ns, before, tactician, ..Self::default() }
+    }
+
+    fn mark(&mut self, vm: u16, cluster_ns: u64, label: String) {
+        self.round.push(Mark::new(cluster_ns.saturating_sub(self.start_ns), vm, label));
+    }
+
+    /// A guest reported something; `property` is that of the site, for an assertion.
+    pub fn reported(&mut self, vm: u16, cluster_ns: u64, record: &Record<'_>, property: Option<&str>) {
+        let label = match record {
+            Record::ProcessStart { name, .. } => format!("start: {name}"),
+            Record::Assertion { outcome, .. } => {
+                let how = if *outcome == Outcome::Pass { "passes" } else { "fails" };
+                format!("{how}: {}", property.unwrap_or_default())
+            }
+            Record::Event { name, .. } => format!("event: {name}"),
+            Record::SetupComplete { .. } => "setup".to_owned(),
+            Record::Agree { namespace, .. } => format!("agree: {namespace}"),
+            Record::Guidance { .. } => format!("closer: {}", property.unwrap_or_default()),
+            _ => return,
+        };
+        self.mark(vm, cluster_ns, label);
+    }
+
+    /// A VM sent its first frame of a round.
+    pub fn sent(&mut self, vm: u16, cluster_ns: u64) {
+        let Some(before) = self.before.get_mut(usize::from(vm)) else { return };
+        let silent = before.sent_ns.is_none_or(|sent_ns| cluster_ns >= sent_ns.saturating_add(SILENCE_NS));
+        before.sent_ns = Some(cluster_ns);
+        if silent {
+            self.mark(vm, cluster_ns, SEND.to_owned());
+        }
+    }
+
+    /// A VM's disks have completed so many flushes by the end of a round.
+    pub fn flushed(&mut self, vm: u16, flushes: u64, cluster_ns: u64) {
+        let Some(before) = self.before.get_mut(usize::from(vm)) else { return };
+        // A restart counts from zero again.
+        if std::mem::replace(&mut before.flushes, flushes) < flushes {
+            self.mark(vm, cluster_ns, FLUSH.to_owned());
+        }
+    }
+
+    /// Ends a round at this barrier and gives the faults that its marks call for.
+    pub fn end_round(&mut self, now_ns: u64) -> Vec<FaultEvent> {
+        self.round.sort_unstable();
+        let now_ns = now_ns.saturating_sub(self.start_ns);
+        let events = self.tactician.as_mut().map_or(Vec::new(), |tactician| tactician.react(&self.round, now_ns));
+        self.round.truncate(MARKS_MAX - self.kept.len());
+        self.kept.append(&mut self.round);
+        events
+    }
+
+    /// The marks of the branch that has ended.
+    pub fn take(&mut self) -> Vec<Mark> {
+        std::mem::take(&mut self.kept)
+    }
+}

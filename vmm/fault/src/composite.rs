@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+//! Planning of faults that belong together: shapes in time, and tactics that follow what guests do.
+//!
+//! Single faults at random times seldom meet what a protocol is doing. What breaks protocols in practice are a few shapes: one
+//! node cut off or gone for as long as a timeout or two and back again, the same once more, the next node when the first is
+//! back, everything at once (Majumdar and Niksic, "Why is random testing effective for partition tolerance bugs?", POPL 2018).
+
+use crate::planner::Planner;
+use crate::{Fault, FaultEvent, FaultKind, Mark, Reaction, Schedule, Stream, Tactic};
+
+/// A strike lasts at least so long, and at most [`STRIKE_NS_MAX`]: from a few message delays to several timeouts.
+const STRIKE_NS_MIN: u64 = 30_000_000;
+/// See [`STRIKE_NS_MIN`].
+const STRIKE_NS_MAX: u64 = 1_600_000_000;
+/// Delay of a fault behind the mark that it follows: from at once to a timeout later.
+const FOLLOW_NS: (u64, u64) = (1_000, 300_000_000);
+/// A partition that moves is healed so long before it is put elsewhere.
+const HEALED_NS: u64 = 1_000;
+
+/// A label that reactions may wait for, with how often it was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// The label.
+    pub name: String,
+    /// Marks with it in a branch, about.
+    pub per_branch: u64,
+    /// How often to wait for it, relative to the others.
+    pub weight: u64,
+}
+
+/// How a fault strikes one VM.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Isolate,
+    Deafen,
+    Mute,
+    Kill,
+    Pause,
+    Other,
+}
+
+impl Form {
+    const ALL: [(Form, Option<FaultKind>, u64); 6] = [
+        (Form::Isolate, Some(FaultKind::NetworkPartition), 8),
+        (Form::Deafen, Some(FaultKind::NetworkPartitionOneWay), 2),
+        (Form::Mute, Some(FaultKind::NetworkPartitionOneWay), 2),
+        (Form::Kill, Some(FaultKind::VmKill), 6),
+        (Form::Pause, Some(FaultKind::VmPause), 3),
+        (Form::Other, None, 5),
+    ];
+}
+
+impl Planner {
+    /// Faults drawn each by itself: kind, time and parameters, all uniform in their ranges. What guided planning is measured
+    /// against.
+    pub fn uniform(&self, stream: &mut Stream) -> Schedule {
+        let wanted = stream.between(1, self.most_events());
+        let events = (0..wanted).filter_map(|_| {
+            let spec = self.any_kind(stream)?;
+            self.event(&[spec], stream)
+        });
+        self.finish(events.collect())
+    }
+
+    /// A schedule of one or two shapes.
+    pub fn shapes(&self, stream: &mut Stream) -> Schedule {
+        let count = if stream.below(3) == 0 { 2 } else { 1 };
+        let events = (0..count).flat_map(|_| self.shape_of_faults(stream)).collect();
+        self.finish(events)
+    }
+
+    fn shape_of_faults(&self, stream: &mut Stream) -> Vec<FaultEvent> {
+        let vms = u64::from(self.shape().vms().max(1));
+        let start_ns = stream.below(self.shape().horizon_ns * 2 / 3);
+        let form = self.form(stream);
+        let lasts_ns = stream.between_log(STRIKE_NS_MIN, STRIKE_NS_MAX);
+        let gap_ns = stream.between_log(STRIKE_NS_MIN / 10, STRIKE_NS_MAX / 2);
+        let first = stream.below(vms);
+        let turns = stream.between(2, 6);
+        let step = match stream.below(5) {
+            // One strike.
+            0 => return self.strike(form, first as u16, (start_ns, lasts_ns), stream),
+            // All VMs at once, each with a fate of its own.
+            1 => return (0..vms).flat_map(|vm| self.strike(form, vm as u16, (start_ns, lasts_ns), stream)).collect(),
+            // The same VM again and again.
+            2 => 0,
+            // Each in turn.
+            _ => stream.between(1, (vms - 1).max(1)),
+        };
+        let turn = |turn: u64| ((first + turn * step) % vms, start_ns + turn * (lasts_ns + gap_ns));
+        let strike = |index| {
+            let (vm, at_ns) = turn(index);
+            self.strike(form, vm as u16, (at_ns, lasts_ns), stream)
+        };
+        (0..turns).flat_map(strike).collect()
+    }
+
+    /// Faults before a tactic, so that there is something to follow, and the tactic. `labels` must not be empty.
+    pub fn tactic(&self, labels: &[Label], stream: &mut Stream) -> (Schedule, Tactic) {
+        let reactions = match stream.below(10) {
+            0..=6 => 1,
+            7 | 8 => 2,
+            _ => 3,
+        };
+        let first = label(labels, stream);
+        let mut list = vec![self.reaction(first, stream)];
+        for _ in 1..reactions {
+            let next = if stream.below(2) == 0 { first } else { label(labels, stream) };
+            list.push(self.reaction(next, stream));
+        }
+        let repeats = stream.below(5) > 0;
+        let tactic = Tactic { reactions: list, repeats };
+        let mut events = Vec::new();
+        if stream.below(8) > 0 {
+            let vm = stream.below(u64::from(self.shape().vms().max(1))) as u16;
+            let at_ns = stream.below(self.shape().horizon_ns / 8 + 1);
+            // Longer than most timeouts, so that somebody notices.
+            let lasts_ns = stream.between_log(STRIKE_NS_MAX / 8, STRIKE_NS_MAX / 2);
+            let form = if stream.below(2) == 0 { Form::Isolate } else { self.form(stream) };
+            events.extend(self.strike(form, vm, (at_ns, lasts_ns), stream));
+        }
+        if stream.below(4) == 0 {
+            events.extend(self.shape_of_faults(stream));
+        }
+        (self.finish(events), tactic)
+    }
+
+    fn reaction(&self, label: &Label, stream: &mut Stream) -> Reaction {
+        let skip_max = (label.per_branch / 4).clamp(1, 1 << 16);
+        let skip = if stream.below(3) > 0 { 0 } else { stream.between_log(1, skip_max) as u32 };
+        let delay_ns = stream.between_log(FOLLOW_NS.0, FOLLOW_NS.1);
+        let vms = u64::from(self.shape().vms().max(1));
+        let vm = if stream.below(4) > 0 { 0 } else { stream.below(vms) as u16 };
+        let moves = self.plans(FaultKind::NetworkPartition) && self.plans(FaultKind::NetworkHeal);
+        let mut events = if moves && stream.below(5) < 2 {
+            let vms = 1 << vm;
+            vec![
+                FaultEvent { time_ns: delay_ns, fault: Fault::NetworkHeal {} },
+                FaultEvent { time_ns: delay_ns + HEALED_NS, fault: Fault::NetworkPartition { vms, duration_ns: 0 } },
+            ]
+        } else {
+            let lasts_ns = stream.between_log(STRIKE_NS_MIN, STRIKE_NS_MAX);
+            self.strike(self.form(stream), vm, (delay_ns, lasts_ns), stream)
+        };
+        if stream.below(4) == 0 {
+            let other = stream.below(vms) as u16;
+            let also_ns = delay_ns + stream.between_log(FOLLOW_NS.0, FOLLOW_NS.1);
+            let lasts_ns = stream.between_log(STRIKE_NS_MIN, STRIKE_NS_MAX);
+            events.extend(self.strike(self.form(stream), other, (also_ns, lasts_ns), stream));
+        }
+        Reaction { label: label.name.clone(), skip, faults: self.finish(events) }
+    }
+
+    /// `parent` with one fault moved to a moment at which a guest did something in the parent's branch, or a little behind it.
+    pub fn retimed(&self, parent: &Schedule, marks: &[Mark], stream: &mut Stream) -> Schedule {
+        let mut events = parent.events().to_vec();
+        if let (Some(mark), false) = (marks.get(stream.below(marks.len() as u64) as usize), events.is_empty()) {
+            let index = stream.below(events.len() as u64) as usize;
+            let delay_ns = stream.between_log(FOLLOW_NS.0, FOLLOW_NS.1);
+            events[index].time_ns = mark.time_ns.saturating_add(delay_ns);
+        }
+        self.finish(events)
+    }
+
+    /// A form whose fault is among the kinds planned.
+    fn form(&self, stream: &mut Stream) -> Form {
+        let possible = |kind: &Option<FaultKind>| kind.is_none_or(|kind| self.plans(kind));
+        let total: u64 = Form::ALL.iter().filter(|(_, kind, _)| possible(kind)).map(|(_, _, weight)| weight).sum();
+        let mut draw = stream.below(total);
+        for (form, kind, weight) in Form::ALL {
+            if possible(&kind) {
+                if draw < weight {
+                    return form;
+                }
+                draw -= weight;
+            }
+        }
+        Form::Other
+    }
+
+    /// One VM struck from a time on, for so long.
+    fn strike(&self, form: Form, vm: u16, (time_ns, duration_ns): (u64, u64), stream: &mut Stream) -> Vec<FaultEvent> {
+        if time_ns >= self.shape().horizon_ns {
+            return Vec::new();
+        }
+        let (own, all) = (1u32 << vm, self.shape().all_vms());
+        let fault = match form {
+            Form::Isolate => Fault::NetworkPartition { vms: own, duration_ns },
+            Form::Deafen => Fault::NetworkPartitionOneWay { from_vms: all, to_vms: own, duration_ns },
+            Form::Mute => Fault::NetworkPartitionOneWay { from_vms: own, to_vms: all, duration_ns },
+            Form::Kill => {
+                // Nothing or everything that was not durable, or any part of it.
+                let survivors = match stream.below(4) {
+                    0 => u64::MAX,
+                    1 => stream.next_u64(),
+                    _ => 0,
+                };
+                Fault::VmKill { vm, survivors, torn_write: 0, torn_bytes: 0, down_ns: duration_ns }
+            }
+            Form::Pause => Fault::VmPause { vm, duration_ns },
+            Form::Other => {
+                let Some(event) = self.any_kind(stream).and_then(|spec| self.event(&[spec], stream)) else {
+                    return Vec::new();
+                };
+                let event = FaultEvent { time_ns, fault: event.fault };
+                return [Some(event), self.companion(&event, stream)].into_iter().flatten().collect();
+            }
+        };
+        vec![FaultEvent { time_ns, fault }]
+    }
+}
+
+/// A label, by weight.
+fn label<'a>(labels: &'a [Label], stream: &mut Stream) -> &'a Label {
+    let total: u64 = labels.iter().map(|label| label.weight).sum();
+    let mut draw = stream.below(total);
+    for label in labels {
+        if draw < label.weight {
+            return label;
+        }
+        draw -= label.weight;
+    }
+    &labels[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{SPECS, Shape, Tactician};
+
+    fn planner() -> Planner {
+        Planner::new(Shape { disks: vec![1, 1, 1], horizon_ns: 5_000_000_000 })
+    }
+
+    fn labels() -> Vec<Label> {
+        let label = |name: &str, weight| Label { name: name.into(), per_branch: 5, weight };
+        vec![label("agree: a leader", 9), label("flush", 1), label("send", 0)]
+    }
+
+    #[test]
+    fn everything_planned_fits_its_shape_and_uniform_planning_draws_every_kind() {
+        let planner = planner();
+        let mut kinds = BTreeSet::new();
+        for index in 0..2_000 {
+            let mut stream = Stream::named(3, "composite", index);
+            let uniform = planner.uniform(&mut stream);
+            kinds.extend(uniform.events().iter().map(|event| event.fault.kind()));
+            let (kick, tactic) = planner.tactic(&labels(), &mut stream);
+            tactic.check().unwrap();
+            let moments = [Mark::new(4_999_999_999, 1, "flush".into()), Mark::new(7, 0, "send".into())];
+            let retimed = planner.retimed(&uniform, &moments, &mut stream);
+            for schedule in [uniform, planner.shapes(&mut stream), kick, retimed] {
+                assert_eq!(schedule.check(planner.shape()), Ok(()), "seed 3 index {index}");
+            }
+        }
+        assert_eq!(kinds.len(), SPECS.len());
+    }
+
+    #[test]
+    fn tactics_wait_for_labels_by_weight_and_what_they_do_fits() {
+        let planner = planner();
+        let (mut leaders, mut added) = (0, 0);
+        for index in 0..500 {
+            let mut stream = Stream::named(4, "composite", index);
+            let (_, tactic) = planner.tactic(&labels(), &mut stream);
+            assert!(tactic.reactions.iter().all(|reaction| reaction.label != "send"));
+            leaders += u32::from(tactic.reactions[0].label == "agree: a leader");
+            let mut tactician = Tactician::new(tactic, planner.shape().clone());
+            for step in 1..100u64 {
+                let now_ns = step * 40_000_000;
+                let marks =
+                    ["agree: a leader", "flush"].map(|label| Mark::new(now_ns - 5, (step % 3) as u16, label.into()));
+                let events = tactician.react(&marks, now_ns);
+                assert!(events.iter().all(|event| event.time_ns >= now_ns && event.check(0, planner.shape()).is_ok()));
+                added += events.len();
+            }
+        }
+        assert!((400..500).contains(&leaders), "{leaders}");
+        assert!(added > 1_500, "{added}");
+    }
+
+    #[test]
+    fn a_cluster_that_has_no_links_gets_no_partitions() {
+        let planner = Planner::new(Shape { disks: vec![0], horizon_ns: 1_000_000_000 });
+        for index in 0..200 {
+            let mut stream = Stream::named(5, "composite", index);
+            let (kick, tactic) = planner.tactic(&labels(), &mut stream);
+            let of_tactic = tactic.reactions.iter().flat_map(|reaction| reaction.faults.events());
+            let shapes = planner.shapes(&mut stream);
+            for event in kick.events().iter().chain(of_tactic).chain(shapes.events()) {
+                assert!(!matches!(event.fault, Fault::NetworkPartition { .. } | Fault::NetworkPartitionOneWay { .. }));
+            }
+        }
+    }
+}
