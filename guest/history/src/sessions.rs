@@ -42,11 +42,11 @@ pub(crate) fn read_your_writes(operations: &[&Operation]) -> Broken {
             shown.extend([(*wrote).clone(), (*operation).clone()]);
             let own = writes(wrote).map_or_else(String::new, ToString::to_string);
             let why = match newest {
-                Some(_) => format!("process {} read {given}, which was there before it wrote {own}", operation.process),
+                Some(_) => format!("a process read {given}, which was there before it wrote {own}"),
                 None if *given == Value::Nothing => {
-                    format!("process {} wrote {own} and read nothing", operation.process)
+                    format!("a process wrote {own} and read nothing")
                 }
-                None => format!("process {} read {given}, which nobody wrote", operation.process),
+                None => format!("a process read {given}, which nobody wrote"),
             };
             return Some((shown, why));
         }

@@ -50,7 +50,7 @@ fn a_process_that_does_not_see_its_own_write_breaks_read_your_writes() {
     let history = [write(0, 0, 1, 1), write(1, 2, 3, 2), read(1, 4, 5, 1)];
     let report = checked(&history);
     assert_eq!(report.violations[0].property, Property::ReadYourWrites);
-    assert_eq!(report.violations[0].why, "process 1 read 1, which was there before it wrote 2");
+    assert_eq!(report.violations[0].why, "a process read 1, which was there before it wrote 2");
     let concurrent = [write(0, 0, 9, 1), write(1, 2, 3, 2), read(1, 4, 5, 1)];
     assert!(checked(&concurrent).violations.is_empty());
 }

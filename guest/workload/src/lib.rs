@@ -30,9 +30,14 @@ pub type Failure = Box<dyn Error + Send + Sync>;
 
 /// A node of a workload.
 pub trait Workload: Sized {
-    /// Starts the node and brings it to where faults may begin: listening, connected, recovered. A machine that is started again
-    /// after a power cut comes here too.
+    /// Starts the node: listening, recovered. It must not wait for other nodes. A machine that is started again after a power cut
+    /// comes here too.
     fn setup(node: Node) -> Result<Self, Failure>;
+
+    /// Whether the node is where faults may begin, for instance connected to the others; asked after each step until it is.
+    fn ready(&self) -> bool {
+        true
+    }
 
     /// One turn: receive something, send something, check something. It may wait, and must return now and then.
     fn step(&mut self) -> Result<(), Failure>;
@@ -60,8 +65,12 @@ pub fn run<W: Workload>() -> ExitCode {
 fn in_vm<W: Workload>(node: Node) -> Result<(), Failure> {
     let me = node.me();
     let mut workload = W::setup(node)?;
-    chaoscontrol_sdk::setup_complete(chaoscontrol_sdk::details! { node: me })?;
+    let mut told = false;
     loop {
+        if !told && workload.ready() {
+            chaoscontrol_sdk::setup_complete(chaoscontrol_sdk::details! { node: me })?;
+            told = true;
+        }
         workload.step()?;
     }
 }
