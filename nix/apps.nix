@@ -63,8 +63,10 @@ let
         | chaos-explore-round --branches "$branches" --stop-after-bugs 1 "''${jobs[@]}" | tee round.json \
         | chaos-minimize "''${jobs[@]}" | tee minimal.json \
         | chaos-reproduce | tee reproduced.json | chaos-verdict | tee verdict.json | chaos-receipt >receipt.json
+      chaos-report --in receipt.json >report.html
       chaos-show minimal.json
       chaos-show verdict.json
+      echo "report:  $PWD/report.html"
       echo "receipt: $PWD/receipt.json"
     '';
   };

@@ -491,10 +491,12 @@ let
         [ $code = 0 ] || exit $code
         mkdir -p $out
         cp report.txt $out/
+        chaos-report --quiet --in ${receipt}/descriptor.json --from ${receipt} >$out/report.html
         ln -s ${receipt}/descriptor.json $out/receipt.json
         ln -s ${receipt} $out/store
       '';
       outcomeTools = [
+        tools.chaos-report
         tools.chaos-show
         tools.chaos-verdict
         pkgs.jq

@@ -15,6 +15,7 @@ pub mod digest;
 pub mod document;
 pub mod escape;
 pub mod exit_code;
+pub mod journal;
 pub mod json;
 pub mod number;
 pub mod pack;

@@ -18,6 +18,7 @@ use crate::node::{Message, MessageBody, Node, NodeStop};
 use crate::oracle::{Moment, Oracle, Slots};
 use crate::snapshot::{ClusterSnapshot, RestartPoint, VmMemo, VmSnapshot, WorkloadEnd};
 use crate::violation::ViolationKind;
+use crate::watch::{BranchLog, ConsoleLog};
 
 /// Console output that is kept of each VM.
 pub const SERIAL_TAIL_BYTES: usize = 64 * 1024;
@@ -88,6 +89,8 @@ pub struct Cluster<N: Node = Machine> {
     event_log: Option<Vec<GuestEvent>>,
     /// What the guests did in the branch, and what follows it.
     marks: Marks,
+    /// What is watched of the branch, if someone looks.
+    watched: Option<Box<BranchLog>>,
 }
 
 impl<N: Node> Cluster<N> {
@@ -113,6 +116,7 @@ impl<N: Node> Cluster<N> {
             ran_instructions: 0,
             event_log: None,
             marks: Marks::default(),
+            watched: None,
         })
     }
 
@@ -215,6 +219,22 @@ impl<N: Node> Cluster<N> {
     pub fn run_branch(&mut self, from: &ClusterSnapshot<N::Snapshot>, plan: &BranchPlan) -> Result<BranchOutcome, N> {
         self.restore(from)?;
         self.run(plan)
+    }
+
+    /// Keeps what is seen of the branch that begins now.
+    pub(crate) fn start_watching(&mut self) {
+        self.sim.watch_frames(true);
+        let now_ns = self.sim.now_ns();
+        let consoles = self.vms.iter().map(|vm| ConsoleLog::beginning(now_ns, &vm.memo.serial)).collect();
+        let network_before = self.sim.network_counts();
+        self.watched = Some(Box::new(BranchLog { consoles, network_before, ..BranchLog::default() }));
+    }
+
+    /// Gives what was seen.
+    pub(crate) fn stop_watching(&mut self) -> BranchLog {
+        let mut log = self.watched.take().map_or_else(BranchLog::default, |log| *log);
+        log.frames = self.sim.watch_frames(false).unwrap_or_default();
+        log
     }
 
     fn begin(&mut self, plan: &BranchPlan) -> Result<(), N> {
@@ -386,8 +406,8 @@ impl<N: Node> Cluster<N> {
         self.vms[usize::from(index)].node.drain_sdk();
         self.hear(index);
         self.ran_instructions += self.vms[usize::from(index)].node.instructions() - before;
+        self.hear_console(index);
         let vm = &mut self.vms[usize::from(index)];
-        keep_tail(&mut vm.memo.serial, &vm.node.take_serial());
         let mut frames = std::mem::take(&mut vm.frames);
         frames.extend(vm.node.take_frames());
         let (sdk_records, sdk) = vm.sdk.take();
@@ -444,8 +464,22 @@ impl<N: Node> Cluster<N> {
         let slots = self.oracle.slots(index);
         let vm = &mut self.vms[usize::from(index)];
         vm.frames.extend(vm.node.take_frames());
-        keep_tail(&mut vm.memo.serial, &vm.node.take_serial());
+        self.hear_console(index);
+        let vm = &mut self.vms[usize::from(index)];
         vm.restart = Some(Arc::new(RestartPoint { machine: vm.node.snapshot(), slots }));
+    }
+
+    /// Takes in what the guest wrote to its console.
+    fn hear_console(&mut self, index: u16) {
+        let vm = &mut self.vms[usize::from(index)];
+        let serial = vm.node.take_serial();
+        keep_tail(&mut vm.memo.serial, &serial);
+        if self.watched.is_some() {
+            let cluster_ns = self.moment(index).cluster_ns;
+            if let Some(watched) = &mut self.watched {
+                watched.console(index, cluster_ns, &serial);
+            }
+        }
     }
 
     fn guest_ended(&mut self, index: u16, violation: Option<ViolationKind>) -> VmEnd {
@@ -465,6 +499,7 @@ impl<N: Node> Cluster<N> {
             let guest_ns = message.at_guest_ns;
             let cluster_ns = self.sim.clock(index).map_or(0, |clock| clock.to_cluster_ns(guest_ns));
             let moment = Moment { vm, guest_ns, cluster_ns, instructions };
+            let body = self.watched.is_some().then(|| message.body.clone());
             match message.body {
                 MessageBody::Record { slot, bytes } => match Record::decode(&bytes) {
                     Ok(record) => {
@@ -482,6 +517,9 @@ impl<N: Node> Cluster<N> {
                 }
                 MessageBody::WorkloadExited(code) => self.workload_ended(moment, WorkloadEnd::Exited(code)),
                 MessageBody::WorkloadKilled(signal) => self.workload_ended(moment, WorkloadEnd::Killed(signal)),
+            }
+            if let (Some(watched), Some(body)) = (&mut self.watched, body) {
+                watched.hear(moment, &self.oracle, &body);
             }
         }
     }

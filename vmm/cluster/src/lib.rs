@@ -19,6 +19,7 @@ mod oracle;
 mod parts;
 mod snapshot;
 mod violation;
+mod watch;
 
 pub use branch::{BranchOutcome, BranchPlan, EVENTS_MAX, EndReason, GuestEvent, MARKS_MAX};
 pub use chaoscontrol_fault as fault;
@@ -31,3 +32,4 @@ pub use oracle::{AssertionRow, Oracle, OracleLimit, Report};
 pub use parts::{ClusterState, MachineParts, PageList, PartsError, VmState};
 pub use snapshot::{ClusterSnapshot, VmSnapshot};
 pub use violation::{Violation, ViolationKind};
+pub use watch::{BranchLog, ConsoleLog, ConsolePiece, HEARD_MAX, Heard, HeardKind};

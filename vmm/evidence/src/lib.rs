@@ -5,6 +5,7 @@
 
 mod chain;
 mod error;
+pub mod page;
 mod receipt;
 pub mod report;
 mod verdict;

@@ -13,6 +13,7 @@ pub mod campaign;
 pub mod coverage;
 pub mod error;
 pub mod events;
+pub mod journal;
 pub mod machines;
 pub mod minimize;
 pub mod pool;

@@ -8,10 +8,10 @@ use chaoscontrol_artifact::schema::{
     TraceDocument, TraceRound, TraceVm, Violation,
 };
 use chaoscontrol_artifact::{Digest, ObjectRef, StageResult, Store, U64};
-use chaoscontrol_cluster::sim::{NetworkConfig, RoundRecord, VmRecord};
+use chaoscontrol_cluster::sim::{NetworkConfig, NetworkCounts, RoundRecord, VmRecord};
 use chaoscontrol_cluster::{
-    AssertionRow, BranchOutcome, BranchPlan, Cluster, ClusterConfig, ClusterError, ClusterSnapshot, DiskSpec,
-    EndReason, FLUSH, SEND, ViolationKind,
+    AssertionRow, BranchLog, BranchOutcome, BranchPlan, Cluster, ClusterConfig, ClusterError, ClusterSnapshot,
+    DiskSpec, EndReason, FLUSH, SEND, ViolationKind,
 };
 use chaoscontrol_fault::{Mark, Shape};
 use chaoscontrol_machine::engine::{EngineError, KvmError};
@@ -212,6 +212,16 @@ impl Machines {
     /// Machines for a cluster that has just booted.
     pub fn booted(config: ClusterConfig, snapshot: ClusterSnapshot) -> Self {
         Self { config, snapshot: Arc::new(snapshot) }
+    }
+}
+
+impl Machines {
+    /// Runs a branch and watches it. Gives the network's counts since power-on too.
+    pub fn watched(&self, plan: &Plan) -> Result<(Ran, BranchLog, NetworkCounts), ExploreError> {
+        let mut cluster = Cluster::new(&self.config)?;
+        let (outcome, log) = cluster.run_watched(Some(&self.snapshot), &branch_plan(plan))?;
+        let network = outcome.network;
+        Ok((ran(outcome, self.snapshot.sim().now_ns()), log, network))
     }
 }
 

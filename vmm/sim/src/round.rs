@@ -232,7 +232,7 @@ impl SimState {
         for copy in self.switch.take_due(self.now_ns, &self.effects, &mut self.ledger) {
             let Some(vm) = self.vms.get(usize::from(copy.to)) else { continue };
             let up = !matches!(vm.power, Power::Down { .. });
-            self.switch.count_due(up);
+            self.switch.count_due(&copy, self.now_ns, up);
             if up {
                 delivered[usize::from(copy.to)] += 1;
                 commands.push((Command::Deliver { vm: copy.to, frame: copy.bytes }, None));

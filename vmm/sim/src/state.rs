@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::command::{DiskCounts, Round, VmEnd};
 use crate::config::{ConfigError, SimConfig};
 use crate::effects::Effects;
+use crate::log::FrameLog;
 use crate::switch::{NetworkCounts, Switch};
 use crate::trace::Trace;
 
@@ -225,6 +226,11 @@ impl Sim {
     #[must_use]
     pub fn network_counts(&self) -> NetworkCounts {
         self.state.switch.counts()
+    }
+
+    /// Begins to keep what becomes of each frame sent from here on, or ends it; gives what was kept until now. Changes nothing else.
+    pub fn watch_frames(&mut self, on: bool) -> Option<FrameLog> {
+        self.state.switch.watch(on)
     }
 
     /// Whether a VM gets run time; down for one that does not exist.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{SimConfig, mac_of};
 use crate::effects::{Effect, Effects, covers};
+use crate::log::{CopyFate, FrameCopy, FrameLog, HEAD_BYTES};
 
 /// Longest frame that is passed on; no guest here has a larger MTU.
 pub const FRAME_BYTES_MAX: usize = 9_216;
@@ -99,6 +100,9 @@ pub(crate) struct Switch {
     ports: Vec<Port>,
     in_flight: BTreeSet<InFlight>,
     counts: NetworkCounts,
+    /// Only while someone watches; no part of the state.
+    #[serde(skip)]
+    log: Option<Box<FrameLog>>,
 }
 
 /// What faults make of one copy.
@@ -113,7 +117,12 @@ struct Fate {
 impl Switch {
     pub fn new(vms: u16, seed: u64) -> Self {
         let port = |vm| Port { sequence: 0, streams: Streams::new(seed, vm), link_free_ns: vec![0; usize::from(vms)] };
-        Self { ports: (0..vms).map(port).collect(), in_flight: BTreeSet::new(), counts: NetworkCounts::default() }
+        Self {
+            ports: (0..vms).map(port).collect(),
+            in_flight: BTreeSet::new(),
+            counts: NetworkCounts::default(),
+            log: None,
+        }
     }
 
     /// New draws from here on; what is in flight stays.
@@ -132,6 +141,12 @@ impl Switch {
 
     pub fn counts(&self) -> NetworkCounts {
         self.counts
+    }
+
+    /// Begins to keep what becomes of each copy sent from here on, or ends it; gives what was kept until now.
+    pub fn watch(&mut self, on: bool) -> Option<FrameLog> {
+        let log = on.then(Box::default);
+        std::mem::replace(&mut self.log, log).map(|log| *log)
     }
 
     /// When the next copy is due.
@@ -161,13 +176,14 @@ impl Switch {
         let receivers = (0..vms).filter(|to| *to != from && known.is_none_or(|known| known == *to));
         for to in receivers {
             let link = (from, to);
-            if let Some(fate) = self.fate(config, effects, ledger, link, bytes.len()) {
-                self.queue(ledger, link, (sent_ns, sequence), fate, bytes);
+            match self.fate(config, effects, ledger, link, bytes.len()) {
+                Ok(fate) => self.queue(ledger, link, (sent_ns, sequence), fate, bytes),
+                Err(fate) => self.note(link, (sent_ns, sequence), (sent_ns, 0), (fate, false), bytes),
             }
         }
     }
 
-    /// Draws what the faults in effect do to a copy; none when it is lost.
+    /// Draws what the faults in effect do to a copy, or how it is lost.
     fn fate(
         &mut self,
         config: &SimConfig,
@@ -175,7 +191,7 @@ impl Switch {
         ledger: &mut Ledger,
         (from, to): (u16, u16),
         bytes: usize,
-    ) -> Option<Fate> {
+    ) -> Result<Fate, CopyFate> {
         let streams = &mut self.ports[usize::from(from)].streams;
         let (latency_ns, jitter_ns) = config.link(from, to);
         let mut fate = Fate { delay_ns: latency_ns, ..Fate::default() };
@@ -197,7 +213,7 @@ impl Switch {
                     if streams.loss.chance_ppm(loss_ppm) {
                         self.counts.lost += 1;
                         observe(ledger, *index);
-                        return None;
+                        return Err(CopyFate::Lost);
                     }
                     false
                 }
@@ -234,7 +250,7 @@ impl Switch {
                 Fault::NetworkPartition { .. } | Fault::NetworkPartitionOneWay { .. } => {
                     self.counts.partitioned += 1;
                     observe(ledger, *index);
-                    return None;
+                    return Err(CopyFate::Partitioned);
                 }
                 _ => false,
             };
@@ -242,7 +258,7 @@ impl Switch {
                 observe(ledger, *index);
             }
         }
-        Some(fate)
+        Ok(fate)
     }
 
     /// Puts a copy, and its duplicate if there is one, on its way.
@@ -261,12 +277,15 @@ impl Switch {
             observe(ledger, index);
             if starts_ns - sent_ns > QUEUE_NS_MAX {
                 self.counts.overflowed += 1;
+                let (sent, end) = ((sent_ns, sequence), (sent_ns, 0));
+                self.note((from, to), sent, end, (CopyFate::Overflowed, false), bytes);
                 return;
             }
             let takes = (bytes.len() as u128 * 1_000_000_000).div_ceil(u128::from(bytes_per_second.max(1)));
             left_ns = starts_ns.saturating_add(u64::try_from(takes).unwrap_or(u64::MAX));
             *free_ns = left_ns;
         }
+        let (whole, corrupted) = (bytes, fate.flip_bit.is_some());
         let mut bytes = bytes.to_vec();
         if let Some(bit) = fate.flip_bit {
             bytes[usize::try_from(bit / 8).unwrap_or(0)] ^= 1 << (bit % 8);
@@ -276,17 +295,35 @@ impl Switch {
         if let Some(behind_ns) = fate.second_copy_ns {
             self.counts.duplicated += 1;
             let deliver_ns = deliver_ns.saturating_add(behind_ns);
-            self.insert(InFlight { deliver_ns, from, sequence, to, copy: 1, bytes: bytes.clone() });
+            let fate = self.insert(InFlight { deliver_ns, from, sequence, to, copy: 1, bytes: bytes.clone() });
+            self.note((from, to), (sent_ns, sequence), (deliver_ns, 1), (fate, corrupted), whole);
         }
-        self.insert(InFlight { deliver_ns, from, sequence, to, copy: 0, bytes });
+        let fate = self.insert(InFlight { deliver_ns, from, sequence, to, copy: 0, bytes });
+        self.note((from, to), (sent_ns, sequence), (deliver_ns, 0), (fate, corrupted), whole);
     }
 
-    fn insert(&mut self, copy: InFlight) {
+    fn insert(&mut self, copy: InFlight) -> CopyFate {
         if self.in_flight.len() >= IN_FLIGHT_MAX {
             self.counts.overflowed += 1;
-        } else {
-            self.in_flight.insert(copy);
+            return CopyFate::Overflowed;
         }
+        self.in_flight.insert(copy);
+        CopyFate::InFlight
+    }
+
+    /// Keeps what becomes of a copy, if someone watches. `end` is when it is due or was dropped, and which copy it is.
+    fn note(
+        &mut self,
+        (from, to): (u16, u16),
+        (sent_ns, sequence): (u64, u64),
+        (due_ns, copy): (u64, u8),
+        (fate, corrupted): (CopyFate, bool),
+        frame: &[u8],
+    ) {
+        let Some(log) = &mut self.log else { return };
+        let (bytes, head) = (frame.len(), frame[..frame.len().min(HEAD_BYTES)].to_vec());
+        let kept = FrameCopy { from, to, sent_ns, due_ns, fate, corrupted, duplicate: copy > 0, bytes, head };
+        log.sent((from, sequence, to, copy), kept);
     }
 
     /// Takes the copies that are due at `now_ns` and get through, in order.
@@ -302,6 +339,7 @@ impl Switch {
             if let Some(partition) = partition {
                 self.counts.partitioned += 1;
                 observe(ledger, partition.index);
+                self.ended(&copy, now_ns, CopyFate::Partitioned);
             } else {
                 due.push(copy);
             }
@@ -310,11 +348,19 @@ impl Switch {
     }
 
     /// Counts a copy that was due: it reached its network card, or its VM was down.
-    pub fn count_due(&mut self, delivered: bool) {
+    pub fn count_due(&mut self, copy: &InFlight, now_ns: u64, delivered: bool) {
         if delivered {
             self.counts.delivered += 1;
+            self.ended(copy, now_ns, CopyFate::Delivered);
         } else {
             self.counts.to_down += 1;
+            self.ended(copy, now_ns, CopyFate::ToDown);
+        }
+    }
+
+    fn ended(&mut self, copy: &InFlight, now_ns: u64, fate: CopyFate) {
+        if let Some(log) = &mut self.log {
+            log.ended((copy.from, copy.sequence, copy.to, copy.copy), now_ns, fate);
         }
     }
 }

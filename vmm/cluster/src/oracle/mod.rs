@@ -199,6 +199,13 @@ impl Oracle {
         self.vms[usize::from(vm)].slots.get(slot as usize).is_some_and(|slot| !slot.sites.is_empty())
     }
 
+    /// The property of a site that a catalog announced, and whether a failure violates it.
+    pub(crate) fn property_at(&self, vm: u16, slot: u32, site: u16) -> Option<(&str, bool)> {
+        let slot = self.vms.get(usize::from(vm))?.slots.get(slot as usize)?;
+        let property = slot.sites.get(usize::from(site)).copied().flatten()?;
+        Some((self.properties.message(property)?, self.properties.violated_by_failure(property).is_some()))
+    }
+
     /// Notes a record that broke the protocol.
     pub(crate) fn refuse(&mut self, vm: u16, slot: u32, reason: &str) {
         self.refused = self.refused.saturating_add(1);
