@@ -23,6 +23,10 @@ static TOOL: Tool = Tool {
     flags: &[
         BUG,
         Flag::one("attempts", "N", "Branches that one bug may cost").default("400"),
+        Flag::switch(
+            "exhaustive",
+            "Also run every subset of up to three of the faults found, and say how many the smallest has that shows the bug",
+        ),
         JOBS,
         TIER,
         ALLOW_UNFAITHFUL_KVM,
@@ -54,6 +58,7 @@ fn work(stage: &Stage) -> Failures<StageResult> {
         bug: arguments.number("bug")?,
         attempts: arguments.number_within("attempts", 1, 1 << 20, u64::from(ATTEMPTS))? as u32,
         jobs: stage.context.jobs()?,
+        exhaustive: arguments.is_set("exhaustive"),
     };
     let progress = &stage.context.progress;
     Ok(minimize_bugs(stage.store, stage.before()?, &options, &|done, total, note| progress.at(done, total, note))?)

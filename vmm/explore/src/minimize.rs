@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Shrinking a schedule to the faults that matter: delta debugging, then smaller parameters and rounder times.
 //!
+//! Delta debugging ends where no single fault can be left out, which may still be twice as many as need be: two ways to the bug in
+//! one schedule get in each other's way. So smaller subsets of what was found, up to three faults, are tried after it, as far
+//! as the budget goes.
+//!
 //! A candidate is accepted when its branch shows the same bug. Candidates of one step run at once, but the one of lowest index
 //! wins, and attempts count as if they had run one after the other; so the result does not depend on the number of threads.
 //! Source of the algorithm: A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002.
@@ -8,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use chaoscontrol_artifact::schema::BugIdentity;
-use chaoscontrol_fault::{Domain, FaultEvent, Role, Schedule};
+use chaoscontrol_fault::{Applicability, Domain, FaultEvent, Role, Schedule};
 
 use crate::error::ExploreError;
 use crate::pool::Pool;
@@ -29,6 +33,11 @@ pub struct Minimal {
 
 /// Times are rounded down to multiples of these, coarsest first.
 const ROUND_NS: [u64; 4] = [1_000_000_000, 100_000_000, 10_000_000, 1_000_000];
+
+/// Subsets of more faults than this are not tried one by one.
+pub const SUBSET_MAX: usize = 3;
+/// Subsets run in one go.
+const SUBSETS_AT_ONCE: usize = 64;
 
 struct Minimizer<'a> {
     pool: &'a Pool<'a>,
@@ -61,7 +70,12 @@ pub fn minimize(
     let best = base.schedule.clone();
     let mut minimizer =
         Minimizer { pool, identity, base, budget, attempts: 1, failed: BTreeSet::new(), best, ran, on_step };
+    minimizer.keep_what_was_applied()?;
+    let found = minimizer.best.events().to_vec();
     let mut one_minimal = minimizer.remove_faults()?;
+    if minimizer.fewer_of(&found)? {
+        one_minimal = minimizer.remove_faults()?;
+    }
     // Smaller parameters may make a fault needless; that ends because each turn removes one at least.
     while minimizer.shrink_values()? {
         let before = minimizer.best.len();
@@ -72,6 +86,69 @@ pub fn minimize(
     }
     let Minimizer { best: schedule, ran, attempts, .. } = minimizer;
     Ok(Some(Minimal { schedule, ran, attempts, one_minimal }))
+}
+
+/// The smallest number of faults among all subsets of up to [`SUBSET_MAX`] faults of the schedule of `base` that show the bug, by
+/// trying every one; `None` where none shows it. What [`minimize`] is measured against.
+pub fn smallest(pool: &Pool, base: &Plan, identity: &BugIdentity) -> Result<Option<usize>, ExploreError> {
+    let events = base.schedule.events();
+    for size in 0..=SUBSET_MAX.min(events.len()) {
+        let mut subsets = Subsets::new(events.len(), size);
+        loop {
+            let next: Vec<Plan> = subsets
+                .by_ref()
+                .take(SUBSETS_AT_ONCE)
+                .map(|subset| Plan { schedule: chosen(events, &subset), tactic: None, ..base.clone() })
+                .collect();
+            if next.is_empty() {
+                break;
+            }
+            if pool.first(&next, &|ran| shows(ran, identity))?.is_some() {
+                return Ok(Some(size));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// All subsets of `size` places of `count`, in lexicographic order.
+struct Subsets {
+    count: usize,
+    next: Option<Vec<usize>>,
+}
+
+impl Subsets {
+    fn new(count: usize, size: usize) -> Self {
+        Self { count, next: (size <= count).then(|| (0..size).collect()) }
+    }
+
+    /// How many there are.
+    fn total(count: usize, size: usize) -> usize {
+        (0..size.min(count)).fold(1, |total: usize, place| total.saturating_mul(count - place) / (place + 1))
+    }
+}
+
+impl Iterator for Subsets {
+    type Item = Vec<usize>;
+
+    fn next(&mut self) -> Option<Vec<usize>> {
+        let subset = self.next.take()?;
+        let size = subset.len();
+        let movable = (0..size).rev().find(|place| subset[*place] < self.count - size + place);
+        if let Some(place) = movable {
+            let mut following = subset.clone();
+            following[place] += 1;
+            for later in place + 1..size {
+                following[later] = following[later - 1] + 1;
+            }
+            self.next = Some(following);
+        }
+        Some(subset)
+    }
+}
+
+fn chosen(events: &[FaultEvent], subset: &[usize]) -> Schedule {
+    schedule(subset.iter().map(|place| events[*place]).collect())
 }
 
 fn shows(ran: &Ran, identity: &BugIdentity) -> bool {
@@ -107,6 +184,38 @@ impl Minimizer<'_> {
         self.failed.extend(new);
         (self.on_step)(self.attempts, self.best.len());
         Ok(accepted)
+    }
+
+    /// Leaves out at once what was due after the bug or could not be applied.
+    fn keep_what_was_applied(&mut self) -> Result<(), ExploreError> {
+        let applied = |entry: &&chaoscontrol_fault::LedgerEntry| entry.applicability == Applicability::Applicable;
+        let events: Vec<FaultEvent> =
+            self.ran.ledger.entries().iter().filter(applied).map(|entry| entry.event).collect();
+        if !events.is_empty() && events.len() < self.best.len() && !self.exhausted() {
+            self.accept_first(vec![schedule(events)])?;
+        }
+        Ok(())
+    }
+
+    /// Tries smaller subsets of `found`, as long as all of one size fit the budget. True when one shows the bug.
+    fn fewer_of(&mut self, found: &[FaultEvent]) -> Result<bool, ExploreError> {
+        for size in 1..self.best.len().min(SUBSET_MAX + 1) {
+            if Subsets::total(found.len(), size) > (self.budget - self.attempts) as usize {
+                return Ok(false);
+            }
+            let mut subsets = Subsets::new(found.len(), size);
+            loop {
+                let next: Vec<Schedule> =
+                    subsets.by_ref().take(SUBSETS_AT_ONCE).map(|subset| chosen(found, &subset)).collect();
+                if next.is_empty() {
+                    break;
+                }
+                if self.accept_first(next)? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Delta debugging down to single faults. True when every single removal was tried in vain.

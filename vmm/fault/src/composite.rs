@@ -8,12 +8,13 @@
 use crate::planner::Planner;
 use crate::{Fault, FaultEvent, FaultKind, Mark, Reaction, Schedule, Stream, Tactic};
 
-/// A strike lasts at least so long, and at most [`STRIKE_NS_MAX`]: from a few message delays to several timeouts.
-const STRIKE_NS_MIN: u64 = 30_000_000;
-/// See [`STRIKE_NS_MIN`].
-const STRIKE_NS_MAX: u64 = 1_600_000_000;
-/// Delay of a fault behind the mark that it follows: from at once to a timeout later.
-const FOLLOW_NS: (u64, u64) = (1_000, 300_000_000);
+/// How long a strike lasts. Protocols give each other up after 100 ms to some seconds: what is over sooner is a lost frame or
+/// two, what lasts longer leaves no time for more in a branch.
+const STRIKE_NS: (u64, u64) = (100_000_000, 1_600_000_000);
+/// Between two strikes of a shape: from nothing worth the name to time enough to recover.
+const GAP_NS: (u64, u64) = (2_000_000, 800_000_000);
+/// Delay of a fault behind the mark that it follows, where it is not at once: from one round to a timeout later.
+const FOLLOW_NS: (u64, u64) = (1_000_000, 400_000_000);
 /// A partition that moves is healed so long before it is put elsewhere.
 const HEALED_NS: u64 = 1_000;
 
@@ -70,29 +71,37 @@ impl Planner {
     }
 
     fn shape_of_faults(&self, stream: &mut Stream) -> Vec<FaultEvent> {
-        let vms = u64::from(self.shape().vms().max(1));
-        let start_ns = stream.below(self.shape().horizon_ns * 2 / 3);
+        let (vms, horizon_ns) = (u64::from(self.shape().vms().max(1)), self.shape().horizon_ns);
         let form = self.form(stream);
-        let lasts_ns = stream.between_log(STRIKE_NS_MIN, STRIKE_NS_MAX);
-        let gap_ns = stream.between_log(STRIKE_NS_MIN / 10, STRIKE_NS_MAX / 2);
+        let lasts_ns = stream.between_log(STRIKE_NS.0, STRIKE_NS.1);
         let first = stream.below(vms);
-        let turns = stream.between(2, 6);
-        let step = match stream.below(5) {
+        let step = match stream.below(10) {
             // One strike.
-            0 => return self.strike(form, first as u16, (start_ns, lasts_ns), stream),
+            0 => {
+                let at_ns = stream.below(horizon_ns);
+                return self.strike(form, first as u16, (at_ns, lasts_ns), stream);
+            }
             // All VMs at once, each with a fate of its own.
-            1 => return (0..vms).flat_map(|vm| self.strike(form, vm as u16, (start_ns, lasts_ns), stream)).collect(),
+            1 => {
+                let at_ns = stream.below(horizon_ns);
+                return (0..vms).flat_map(|vm| self.strike(form, vm as u16, (at_ns, lasts_ns), stream)).collect();
+            }
             // The same VM again and again.
-            2 => 0,
+            2 | 3 => 0,
             // Each in turn.
             _ => stream.between(1, (vms - 1).max(1)),
         };
-        let turn = |turn: u64| ((first + turn * step) % vms, start_ns + turn * (lasts_ns + gap_ns));
-        let strike = |index| {
-            let (vm, at_ns) = turn(index);
-            self.strike(form, vm as u16, (at_ns, lasts_ns), stream)
-        };
-        (0..turns).flat_map(strike).collect()
+        let gap_ns = stream.between_log(GAP_NS.0, GAP_NS.1);
+        let (start_ns, turns) = (stream.below(horizon_ns / 4 + 1), stream.between(2, 8));
+        // Half of the time one form throughout, else another each time.
+        let mixed = stream.below(2) == 0;
+        let mut events = Vec::new();
+        for turn in 0..turns {
+            let form = if mixed { self.form(stream) } else { form };
+            let at_ns = start_ns + turn * (lasts_ns + gap_ns);
+            events.extend(self.strike(form, ((first + turn * step) % vms) as u16, (at_ns, lasts_ns), stream));
+        }
+        events
     }
 
     /// Faults before a tactic, so that there is something to follow, and the tactic. `labels` must not be empty.
@@ -115,8 +124,9 @@ impl Planner {
             let vm = stream.below(u64::from(self.shape().vms().max(1))) as u16;
             let at_ns = stream.below(self.shape().horizon_ns / 8 + 1);
             // Longer than most timeouts, so that somebody notices.
-            let lasts_ns = stream.between_log(STRIKE_NS_MAX / 8, STRIKE_NS_MAX / 2);
-            let form = if stream.below(2) == 0 { Form::Isolate } else { self.form(stream) };
+            let lasts_ns = stream.between_log(STRIKE_NS.0 * 2, STRIKE_NS.1 / 2);
+            let isolates = self.plans(FaultKind::NetworkPartition) && stream.below(3) > 0;
+            let form = if isolates { Form::Isolate } else { self.form(stream) };
             events.extend(self.strike(form, vm, (at_ns, lasts_ns), stream));
         }
         if stream.below(4) == 0 {
@@ -127,8 +137,8 @@ impl Planner {
 
     fn reaction(&self, label: &Label, stream: &mut Stream) -> Reaction {
         let skip_max = (label.per_branch / 4).clamp(1, 1 << 16);
-        let skip = if stream.below(3) > 0 { 0 } else { stream.between_log(1, skip_max) as u32 };
-        let delay_ns = stream.between_log(FOLLOW_NS.0, FOLLOW_NS.1);
+        let skip = if stream.below(5) > 0 { 0 } else { stream.between_log(1, skip_max) as u32 };
+        let delay_ns = follow_ns(stream);
         let vms = u64::from(self.shape().vms().max(1));
         let vm = if stream.below(4) > 0 { 0 } else { stream.below(vms) as u16 };
         let moves = self.plans(FaultKind::NetworkPartition) && self.plans(FaultKind::NetworkHeal);
@@ -139,13 +149,13 @@ impl Planner {
                 FaultEvent { time_ns: delay_ns + HEALED_NS, fault: Fault::NetworkPartition { vms, duration_ns: 0 } },
             ]
         } else {
-            let lasts_ns = stream.between_log(STRIKE_NS_MIN, STRIKE_NS_MAX);
+            let lasts_ns = stream.between_log(STRIKE_NS.0, STRIKE_NS.1);
             self.strike(self.form(stream), vm, (delay_ns, lasts_ns), stream)
         };
         if stream.below(4) == 0 {
             let other = stream.below(vms) as u16;
-            let also_ns = delay_ns + stream.between_log(FOLLOW_NS.0, FOLLOW_NS.1);
-            let lasts_ns = stream.between_log(STRIKE_NS_MIN, STRIKE_NS_MAX);
+            let also_ns = delay_ns + follow_ns(stream);
+            let lasts_ns = stream.between_log(STRIKE_NS.0, STRIKE_NS.1);
             events.extend(self.strike(self.form(stream), other, (also_ns, lasts_ns), stream));
         }
         Reaction { label: label.name.clone(), skip, faults: self.finish(events) }
@@ -156,7 +166,7 @@ impl Planner {
         let mut events = parent.events().to_vec();
         if let (Some(mark), false) = (marks.get(stream.below(marks.len() as u64) as usize), events.is_empty()) {
             let index = stream.below(events.len() as u64) as usize;
-            let delay_ns = stream.between_log(FOLLOW_NS.0, FOLLOW_NS.1);
+            let delay_ns = follow_ns(stream);
             events[index].time_ns = mark.time_ns.saturating_add(delay_ns);
         }
         self.finish(events)
@@ -208,6 +218,11 @@ impl Planner {
         };
         vec![FaultEvent { time_ns, fault }]
     }
+}
+
+/// How long after what it follows.
+fn follow_ns(stream: &mut Stream) -> u64 {
+    if stream.below(4) == 0 { 0 } else { stream.between_log(FOLLOW_NS.0, FOLLOW_NS.1) }
 }
 
 /// A label, by weight.

@@ -15,10 +15,10 @@ const FRESH: u64 = 55;
 /// What guests do, by how much it says of what they are at; the share of all reactions that wait for one of the class.
 /// Agreements and events name what a protocol decides; a flush or a frame is what any guest does.
 const CLASSES: [(&str, u64); 9] = [
-    ("agree: ", 40),
-    ("event: ", 40),
+    ("agree: ", 80),
+    ("event: ", 80),
     ("fails: ", 6),
-    ("passes: ", 10),
+    ("passes: ", 6),
     ("closer: ", 8),
     ("start: ", 8),
     ("setup", 4),
@@ -76,11 +76,11 @@ impl Campaign {
     fn fresh(&self, empty: PlannedBranch, stream: &mut Stream) -> PlannedBranch {
         let labels = self.labels();
         match stream.below(20) {
-            0..=11 if !labels.is_empty() => {
+            0..=9 if !labels.is_empty() => {
                 let (schedule, tactic) = self.planner.tactic(&labels, stream);
                 PlannedBranch { origin: Origin::Tactic, schedule, tactic: Some(tactic), ..empty }
             }
-            0..=15 => PlannedBranch { origin: Origin::Shape, schedule: self.planner.shapes(stream), ..empty },
+            0..=17 => PlannedBranch { origin: Origin::Shape, schedule: self.planner.shapes(stream), ..empty },
             _ => PlannedBranch { origin: Origin::Random, schedule: self.planner.random(stream), ..empty },
         }
     }

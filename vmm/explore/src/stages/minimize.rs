@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Minimize: each bug to the faults that matter.
 
-use chaoscontrol_artifact::schema::{BranchRecord, Descriptor, Link, MinimizedBug, Parameters};
+use std::collections::BTreeMap;
+
+use chaoscontrol_artifact::schema::{BranchRecord, BugIdentity, Descriptor, Link, MinimizedBug, Parameters};
 use chaoscontrol_artifact::{ExitCode, ObjectRef, StageResult, Store, StoreError, U64};
+use chaoscontrol_fault::Schedule;
 use chaoscontrol_machine::KvmOptions;
 
 use super::{AnyBug, Talk, bugs_of};
 use crate::error::ExploreError;
 use crate::machines::{Host, Machines, note_engine};
-use crate::minimize::{Minimal, minimize};
+use crate::minimize::{Minimal, SUBSET_MAX, minimize, smallest};
 use crate::pool::Pool;
 
 /// Branches that minimizing one bug may run unless it is said otherwise.
@@ -23,6 +26,8 @@ pub struct MinimizeOptions {
     pub attempts: u32,
     /// Worker threads.
     pub jobs: u32,
+    /// Whether to say how many faults the smallest subset of those found has, by running all of up to three.
+    pub exhaustive: bool,
     /// Whether and how KVM may be used.
     pub kvm: KvmOptions,
 }
@@ -44,13 +49,19 @@ pub fn minimize_bugs(
         result.parameters.insert("bug".to_owned(), bug.into());
     }
     let mut notes = Vec::new();
+    let mut seen: BTreeMap<(BugIdentity, Schedule), ObjectRef> = BTreeMap::new();
     for reference in bugs_of(previous, options.bug)? {
         let bug = AnyBug::load(store, reference)?;
         result.inputs.push(Link::new("bug", reference));
         match minimize_one(store, &bug, options, talk)? {
-            Minimized::Done(minimized) => {
-                result.outputs.push(Link::new("minimized-bug", minimized));
+            Minimized::Done { bug: minimized, schedule, note } => {
                 note_engine(&mut result, &store.load(&bug.record.run)?);
+                notes.extend(note);
+                // One property and one minimal schedule is one bug, whichever campaigns found it.
+                match seen.insert((bug.identity().clone(), schedule), minimized) {
+                    None => result.outputs.push(Link::new("minimized-bug", minimized)),
+                    Some(_) => notes.push(format!("{}: found twice", bug.identity().property.escape_debug())),
+                }
             }
             Minimized::Skipped(why) => {
                 notes.push(format!("{}: not minimized: {why}", bug.identity().property.escape_debug()));
@@ -69,7 +80,7 @@ pub fn minimize_bugs(
 }
 
 enum Minimized {
-    Done(ObjectRef),
+    Done { bug: ObjectRef, schedule: Schedule, note: Option<String> },
     Skipped(String),
     Gone,
 }
@@ -94,7 +105,20 @@ fn minimize_one(store: &Store, bug: &AnyBug, options: &MinimizeOptions, talk: Ta
     let Some(minimal) = minimize(&pool, &bug.plan(), identity, options.attempts, &mut on_step)? else {
         return Ok(Minimized::Gone);
     };
-    Ok(Minimized::Done(publish(store, bug, minimal)?))
+    let note = if options.exhaustive {
+        talk(0, 0, "running every subset of up to three faults");
+        let property = identity.property.escape_debug();
+        let left = minimal.schedule.len();
+        let beside = match smallest(&pool, &bug.plan(), identity)? {
+            Some(size) => format!("the smallest subset that shows it has {size}"),
+            None => format!("no subset of up to {SUBSET_MAX} shows it"),
+        };
+        Some(format!("{property}: {left} faults left, {beside}"))
+    } else {
+        None
+    };
+    let schedule = minimal.schedule.clone();
+    Ok(Minimized::Done { bug: publish(store, bug, minimal)?, schedule, note })
 }
 
 fn publish(store: &Store, bug: &AnyBug, minimal: Minimal) -> Result<ObjectRef, ExploreError> {

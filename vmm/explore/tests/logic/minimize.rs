@@ -3,7 +3,7 @@
 
 use crate::fake::{Fake, HORIZON_NS, Shows, partition_then_kill};
 use chaoscontrol_artifact::schema::BugIdentity;
-use chaoscontrol_explore::minimize::{Minimal, minimize};
+use chaoscontrol_explore::minimize::{Minimal, minimize, smallest};
 use chaoscontrol_explore::pool::Pool;
 use chaoscontrol_explore::{Factory, Plan};
 use chaoscontrol_fault::{Fault, FaultEvent, Planner, Schedule, Stream};
@@ -109,4 +109,28 @@ fn other_bugs_do_not_count_as_this_one() {
     };
     let identity = BugIdentity { kind: "assertion".into(), property: "another".into() };
     assert!(minimize(&Pool::new(&fake, 1), &plan, &identity, 100, &mut |_, _| ()).unwrap().is_none());
+}
+
+/// Three pauses, or a restart where nothing pauses: what shows the bug alone does not show it among others.
+fn two_ways(schedule: &Schedule) -> bool {
+    let count = |name: &str| schedule.events().iter().filter(|event| event.fault.kind().name() == name).count();
+    count("vm_pause") >= 3 || (count("vm_restart") >= 1 && count("vm_pause") == 0)
+}
+
+#[test]
+fn a_minimal_schedule_has_no_more_faults_than_the_smallest_subset_of_up_to_three() {
+    let mut shorter = 0;
+    for (shows, seeds) in [(two_ways as Shows, 0..12), (partition_then_kill as Shows, 0..4)] {
+        for seed in seeds {
+            let fake = Fake::new(shows);
+            let found = large(shows, seed);
+            let minimal = run(&fake, 2, &found, 4000).unwrap();
+            let identity = BugIdentity { kind: "assertion".into(), property: "one leader".into() };
+            let plan = Plan { schedule: found, tactic: None, seed: 1, horizon_ns: HORIZON_NS, coverage: false };
+            let smallest = smallest(&Pool::new(&fake, 2), &plan, &identity).unwrap().expect("up to three show it");
+            assert_eq!(minimal.schedule.len(), smallest, "seed {seed}: {:?}", minimal.schedule);
+            shorter += u32::from(smallest == 1);
+        }
+    }
+    assert!(shorter > 2, "{shorter}");
 }
