@@ -114,3 +114,45 @@ fn a_given_schedule_is_in_every_branch_and_later_rounds_keep_it() {
     let text = String::from_utf8(merged).expect("text");
     assert!(text.contains(r#""role":"schedule""#), "the next round cannot know the schedule: {text}");
 }
+
+#[test]
+fn an_exploration_that_was_killed_goes_on_to_the_same_corpus_and_its_bugs_can_be_taken_out() {
+    let bench = Bench::new();
+    let (kernel, initrd) = (kernel(), initrd("sdk-demo"));
+    let arguments =
+        ["--kernel", kernel.to_str().expect("a path"), "--initrd", initrd.to_str().expect("a path"), "--vms", "1"];
+    let booted = bench.run("chaos-boot", &arguments, b"").expect_code(0);
+    std::fs::write(bench.path("boot.json"), &booted).expect("a file is written");
+    let round = ["--rounds", "3", "--branches", "4", "--horizon-ns", "100000000", "--window", "2", "--jobs", "1"];
+    let straight = bench.run("chaos-explore", &round, &booted).expect_code(0);
+    let checkpoint = bench.path("checkpoint.json");
+    let with = ["--checkpoint", checkpoint.to_str().expect("a path"), "--log-json", "--in", "boot.json"];
+    let arguments = [&round[..], &with].concat();
+    let mut running = bench.command("chaos-explore", &arguments).spawn().expect("it starts");
+    while !checkpoint.exists() {
+        assert!(running.try_wait().expect("it can be asked").is_none(), "it ended without a checkpoint");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    running.kill().expect("it is killed");
+    running.wait().expect("it is gone");
+    let exported = bench.run("chaos-export-bugs", &["--in", "checkpoint.json"], b"").expect_code(0);
+    assert_eq!(outputs(&exported, "bug"), outputs(&std::fs::read(&checkpoint).expect("there"), "bug"));
+    let went_on = bench.run("chaos-explore", &arguments, b"");
+    let line = went_on.stderr.lines().find(|line| line.starts_with('{')).map(str::to_owned);
+    assert_eq!(went_on.expect_code(0), straight);
+    if let Some(line) = line {
+        let line: serde_json::Value = serde_json::from_str(&line).expect("a line of JSON");
+        assert!(line["branches"].as_u64().is_some_and(|branches| branches > 4), "{line}");
+    }
+    let other = bench.run("chaos-explore", &[&["--seed", "9"], &arguments[..]].concat(), b"");
+    assert_eq!(
+        (other.code, other.stderr.contains("of a campaign with other parameters")),
+        (3, true),
+        "{}",
+        other.stderr
+    );
+    let none = bench.run("chaos-export-bugs", &["--property", "no such property"], &straight).expect_code(0);
+    assert!(outputs(&none, "bug").is_empty());
+    let wrong = bench.run("chaos-export-bugs", &[], &booted);
+    assert_eq!((wrong.code, wrong.stderr.contains("wrote no corpus")), (3, true), "{}", wrong.stderr);
+}

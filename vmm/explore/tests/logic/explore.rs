@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! What exploration promises, with a subject that needs no machines.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fake::{Fake, HORIZON_NS, partition_then_kill};
 use chaoscontrol_artifact::document::{decode, encode};
@@ -10,7 +10,7 @@ use chaoscontrol_artifact::{Digest, MediaType, ObjectRef, U64};
 use chaoscontrol_explore::campaign::{Campaign, Settings};
 use chaoscontrol_explore::pool::Pool;
 use chaoscontrol_explore::round::{self, Ended, Limits};
-use chaoscontrol_explore::{Coverage, Factory};
+use chaoscontrol_explore::{Coverage, Factory, Plan};
 use chaoscontrol_fault::{FaultKind, Schedule};
 
 pub fn settings(fake: &Fake, seed: u64) -> Settings {
@@ -19,7 +19,7 @@ pub fn settings(fake: &Fake, seed: u64) -> Settings {
         window: 8,
         shape: fake.shape(HORIZON_NS),
         mode: Mode::Faults,
-        labels: Vec::new(),
+        labels: vec![("agree: a leader".into(), 1), ("send".into(), 100)],
         without: Vec::new(),
     }
 }
@@ -109,7 +109,7 @@ fn a_planted_bug_is_found_and_reported_once() {
         assert!(bugs.len() <= 1);
         found += bugs.len();
         if let Some(bug) = bugs.first() {
-            assert!(partition_then_kill(&bug.found.branch.schedule));
+            assert!(partition_then_kill(&bug.ran.schedule));
         }
     }
     assert!(found >= 7, "{found} of 10 seeds");
@@ -150,7 +150,10 @@ fn every_branch_has_the_given_faults_and_most_have_others_too() {
         round::run(&mut campaign, &pool, branches(8), &mut |_| true).unwrap();
         assert!(corpus_of(&mut campaign).entries.iter().all(|entry| has_given(&entry.schedule)), "round {round}");
     }
-    assert!(["Given", "Random", "Mutation", "Splice"].iter().all(|origin| origins.contains(*origin)), "{origins:?}");
+    assert!(
+        ["Given", "Random", "Mutation", "Splice", "Shape", "Tactic"].iter().all(|origin| origins.contains(*origin)),
+        "{origins:?}"
+    );
 }
 
 #[test]
@@ -211,4 +214,59 @@ fn kinds_that_are_left_out_are_planned_nowhere() {
     for kind in without {
         assert!(corpus.faults.get(kind.name()).is_none_or(|counts| counts.selected.0 == 0), "{}", kind.name());
     }
+}
+
+#[test]
+fn what_a_tactic_did_is_kept_as_a_schedule_that_runs_the_same_without_it() {
+    let fake = Fake::new(|_| false);
+    let mut campaign = Campaign::new(settings(&fake, 6), None);
+    let mut tactics = BTreeMap::new();
+    let pool = Pool::new(&fake, 2);
+    for _ in 0..20 {
+        tactics.extend(campaign.planned().filter_map(|b| Some((b.branch, (b.tactic.clone()?, b.schedule.clone())))));
+        round::run(&mut campaign, &pool, branches(8), &mut |_| true).unwrap();
+    }
+    let corpus = corpus_of(&mut campaign);
+    let leaders = corpus.labels["agree: a leader"];
+    assert!(leaders.marks.0 > leaders.most.0 && leaders.branches.0 <= 160, "{leaders:?}");
+    let mut longer = 0;
+    for entry in &corpus.entries {
+        assert!(!entry.moments.is_empty() && entry.moments.is_sorted());
+        let Some((_, planned)) = tactics.get(&entry.branch) else { continue };
+        longer += u32::from(entry.schedule.len() > planned.len());
+        let plan = Plan {
+            schedule: entry.schedule.clone(),
+            tactic: None,
+            seed: entry.seed.0,
+            horizon_ns: HORIZON_NS,
+            coverage: true,
+        };
+        assert_eq!(pool.run(&plan).unwrap().trace.digest, entry.trace, "branch {}", entry.branch.0);
+    }
+    assert!(longer > 5, "{longer}");
+}
+
+#[test]
+fn uniform_planning_looks_at_no_result() {
+    let planned = |shows| {
+        let fake = Fake::new(shows);
+        let mut campaign = Campaign::new(Settings { mode: Mode::Uniform, ..settings(&fake, 8) }, None);
+        let first: Vec<_> = campaign.planned().cloned().collect();
+        round::run(&mut campaign, &Pool::new(&fake, 1), branches(40), &mut |_| true).unwrap();
+        assert!(corpus_of(&mut campaign).entries.iter().skip(1).all(|entry| entry.origin == Origin::Uniform));
+        (first, campaign.planned().cloned().collect::<Vec<_>>())
+    };
+    assert_eq!(planned(|_| false), planned(partition_then_kill));
+}
+
+#[test]
+fn a_round_ends_when_coverage_stands_still() {
+    let fake = Fake::new(|_| false);
+    let mut campaign = Campaign::new(Settings { mode: Mode::Uniform, ..settings(&fake, 1) }, None);
+    let limits = Limits { branches: 5_000, instructions: None, bugs: None, plateau: Some(25) };
+    let (ended, _) = round::run(&mut campaign, &Pool::new(&fake, 2), limits, &mut |_| true).unwrap();
+    let total = campaign.total();
+    assert_eq!(ended, Ended::Plateau);
+    assert_eq!(total.branches.0 - total.novel.0, 25);
+    assert_eq!(limits.reached(&campaign), Some(Ended::Plateau));
 }

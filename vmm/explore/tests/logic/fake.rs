@@ -9,7 +9,7 @@ use std::time::Duration;
 use chaoscontrol_artifact::schema::{AssertionSummary, BugIdentity, TraceDocument, TraceRound, TraceVm, Violation};
 use chaoscontrol_artifact::{Digest, U64};
 use chaoscontrol_explore::{ExploreError, Factory, Plan, Ran, Subject};
-use chaoscontrol_fault::{Fault, Ledger, Schedule, Shape};
+use chaoscontrol_fault::{Fault, FaultEvent, Ledger, Mark, Schedule, Shape, Tactician};
 
 pub const HORIZON_NS: u64 = 5_000_000_000;
 
@@ -61,8 +61,9 @@ impl Subject for FakeSubject {
         if self.jitter {
             std::thread::sleep(Duration::from_micros(run * 7919 % 1500));
         }
-        let digest = Digest::of(format!("{:?} {}", plan.schedule, plan.seed).as_bytes());
-        let bug = (self.shows)(&plan.schedule);
+        let (schedule, marks) = followed(plan);
+        let digest = Digest::of(format!("{schedule:?} {}", plan.seed).as_bytes());
+        let bug = (self.shows)(&schedule);
         Ok(Ran {
             violations: if bug { vec![violation()] } else { Vec::new() },
             assertions: vec![AssertionSummary {
@@ -74,10 +75,10 @@ impl Subject for FakeSubject {
                 failures: U64(u64::from(bug)),
                 branches: U64(0),
             }],
-            coverage: vec![coverage(plan); 3],
-            schedule: plan.schedule.clone(),
-            marks: Vec::new(),
-            ledger: Ledger::new(&plan.schedule),
+            coverage: vec![coverage(&schedule); 3],
+            ledger: Ledger::new(&schedule),
+            schedule,
+            marks,
             trace: TraceDocument { digest, rolling: digest, rounds: vec![round(digest)] },
             events: Vec::new(),
             instructions: 1000 + plan.seed % 100,
@@ -85,6 +86,32 @@ impl Subject for FakeSubject {
             serial: vec![b"console\n".to_vec(); 3],
         })
     }
+}
+
+/// A barrier of the fake.
+const ROUND_NS: u64 = 50_000_000;
+
+/// What the guests do, and the schedule that comes of following it: frames all the time, and a new leader after each partition.
+fn followed(plan: &Plan) -> (Schedule, Vec<Mark>) {
+    let mut events: Vec<FaultEvent> = plan.schedule.events().to_vec();
+    let shape = Shape { disks: vec![1; 3], horizon_ns: plan.horizon_ns };
+    let mut tactician = plan.tactic.clone().map(|tactic| Tactician::new(tactic, shape));
+    let mut all = Vec::new();
+    for round in 1..=plan.horizon_ns / ROUND_NS {
+        let now_ns = round * ROUND_NS;
+        let mut marks = vec![Mark::new(now_ns - 9, (round % 3) as u16, "send".into())];
+        let elected_after = now_ns.saturating_sub(5 * ROUND_NS)..now_ns.saturating_sub(4 * ROUND_NS);
+        for event in events.iter().filter(|event| elected_after.contains(&event.time_ns)) {
+            if let Fault::NetworkPartition { vms, .. } = event.fault {
+                marks.push(Mark::new(now_ns - 2, (vms.trailing_zeros() as u16 + 1) % 3, "agree: a leader".into()));
+            }
+        }
+        if let Some(tactician) = &mut tactician {
+            events.extend(tactician.react(&marks, now_ns));
+        }
+        all.extend(marks);
+    }
+    (Schedule::new(events).unwrap(), all)
 }
 
 pub fn violation() -> Violation {
@@ -113,10 +140,10 @@ pub fn round(digest: Digest) -> TraceRound {
 }
 
 /// Each kind of fault and each ordered pair of kinds is an edge; counts are hit counts.
-fn coverage(plan: &Plan) -> Vec<u8> {
+fn coverage(schedule: &Schedule) -> Vec<u8> {
     let mut map = vec![0u8; 1024];
     map[0] = 1;
-    let events = plan.schedule.events();
+    let events = schedule.events();
     for (index, event) in events.iter().enumerate() {
         let kind = event.fault.kind() as usize;
         map[1 + kind] = map[1 + kind].saturating_add(1);
