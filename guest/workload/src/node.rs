@@ -58,6 +58,13 @@ impl Node {
         }
     }
 
+    /// The disk that the node may write to: the one that the parameter `name` names, else `/dev/vda` in a VM. A dry run has none unless it is
+    /// named: what is called `/dev/vda` on your own machine is yours.
+    #[must_use]
+    pub fn disk(&self, name: &str) -> Option<String> {
+        self.parameter(name).or_else(|| self.local.is_none().then(|| "/dev/vda".to_owned()))
+    }
+
     /// A parameter: from the kernel command line, or an argument of the dry run.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<String> {
@@ -80,11 +87,13 @@ mod tests {
         assert_eq!(node.address(1, 2).to_string(), "127.0.0.1:24066");
         assert_eq!(node.parameter("bug").as_deref(), Some("b"), "the last one counts");
         assert_eq!(node.parameter("bugs"), None);
+        assert_eq!(node.disk("disk"), None, "a dry run touches no disk of the machine it runs on");
     }
 
     #[test]
     fn nodes_in_vms_are_siblings_on_the_network() {
         let node = Node { me: 0, all: 2, local: None, parameters: Arc::from([]) };
         assert_eq!(node.address(1, 0).to_string(), "10.0.0.2:9000");
+        assert_eq!(node.disk("disk").as_deref(), Some("/dev/vda"));
     }
 }

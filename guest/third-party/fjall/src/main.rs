@@ -91,7 +91,7 @@ mod tests {
     fn it_holds_what_its_log_says_each_time_it_is_opened_again() {
         let folder = tempfile::tempdir().expect("a folder");
         for transactions in [20, 40, 60] {
-            chaos_stores::work::<Fjall>(&folder.path().to_path_buf(), transactions).expect("no faults, no failures");
+            chaos_stores::work::<Fjall>(folder.path(), transactions).expect("no faults, no failures");
         }
     }
 }

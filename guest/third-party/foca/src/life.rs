@@ -13,7 +13,7 @@ const RETRY: Duration = Duration::from_millis(10);
 
 /// Begins the next life: a number above all before it. Without a disk (a dry run) there is one life.
 pub fn begin(node: &Node) -> Result<u64, Failure> {
-    let path = node.parameter("foca_disk").unwrap_or_else(|| "/dev/vda".to_owned());
+    let Some(path) = node.disk("foca_disk") else { return Ok(STEP) };
     let Ok(disk) = File::options().read(true).write(true).custom_flags(o_dsync()).open(&path) else {
         return Ok(STEP);
     };

@@ -24,7 +24,7 @@ use chaoscontrol_sdk::{
 };
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -64,6 +64,11 @@ pub fn run<S: Store>() -> ExitCode {
     if let Err(error) = chaoscontrol_sdk::init() {
         println!("{}: {error}", S::NAME);
     }
+    // What is called /dev/vda on somebody's own machine is not ours to mount.
+    if guest::vm().is_none() {
+        println!("{}: this runs in a ChaosControl VM", S::NAME);
+        return ExitCode::from(2);
+    }
     let device = guest::parameter("store_disk").unwrap_or_else(|| "/dev/vda".to_owned());
     let limit = guest::parameter("store_transactions").and_then(|text| text.parse().ok()).unwrap_or(u64::MAX);
     let folder = match disk::mount(&device) {
@@ -87,7 +92,7 @@ pub fn run<S: Store>() -> ExitCode {
 /// # Errors
 /// What the store answered, or that it holds something else than its log says. A store that cannot be opened, or refuses a commit, on a
 /// disk without faults breaks its promise.
-pub fn work<S: Store>(folder: &PathBuf, limit: u64) -> Result<(), String> {
+pub fn work<S: Store>(folder: &Path, limit: u64) -> Result<(), String> {
     let opened = S::open(folder).map_err(|error| error.to_string());
     let why = opened.as_ref().err().cloned().unwrap_or_default();
     assert_always!(opened.is_ok(), "the store opens after a power cut", details! { why: why.as_str() });
