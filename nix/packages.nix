@@ -40,6 +40,7 @@ let
   init = guestOf.guest "guest/init";
   raft = guestOf.guest "guest/raft";
   workloads = guestOf.guest "guest/workloads";
+  rustWorkload = guestOf.guest "guest/rust-workload";
   # One program of a crate with several.
   one =
     package: program: name:
@@ -50,6 +51,8 @@ let
   guests = {
     guest-init = init;
     guest-raft = raft;
+    guest-net = guestOf.guest "guest/net";
+    guest-rust-workload = rustWorkload;
     guest-sdk = one workloads "chaos-sdk-demo" "guest-sdk";
     guest-fault-probe = one workloads "chaos-fault-probe" "guest-fault-probe";
     guest-misbehave = one workloads "chaos-misbehave" "guest-misbehave";
