@@ -69,6 +69,12 @@ pub fn kernel() -> PathBuf {
     printed_path("guest/kernel/build", &["--print-path"])
 }
 
+/// The cached guest kernel for several CPUs.
+#[must_use]
+pub fn smp_kernel() -> PathBuf {
+    printed_path("guest/kernel/build", &["--smp", "--print-path"])
+}
+
 /// One of the built initrds.
 #[must_use]
 pub fn initrd(name: &str) -> PathBuf {

@@ -158,7 +158,7 @@ fn boot(context: &Context, variant: &str) -> Failures<Machines> {
     config.setup_limit_ns = SETUP_LIMIT_NS;
     let mut cluster = Cluster::new(&config).map_err(ExploreError::from)?;
     cluster.run_to_setup(config.seed, config.setup_limit_ns).map_err(ExploreError::from)?;
-    let snapshot = cluster.snapshot();
+    let snapshot = cluster.snapshot().map_err(ExploreError::from)?;
     Ok(Machines::booted(config, snapshot))
 }
 

@@ -87,7 +87,7 @@ fn branch(
     }
     cluster.run_branch(base, &plan).map_err(ExploreError::from)?;
     let started = Instant::now();
-    let after = cluster.snapshot();
+    let after = cluster.snapshot().map_err(ExploreError::from)?;
     let snapshot_ms = started.elapsed().as_secs_f64() * 1e3;
     let mut dirty = 0;
     for (before, after) in base.vms().iter().zip(after.vms()) {

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::ExitCode as ProcessCode;
 
-use chaoscontrol_artifact::schema::{Link, ProfileDocument, VmProfile};
+use chaoscontrol_artifact::schema::{Link, ProfileDocument, SmpConfiguration, VmProfile};
 use chaoscontrol_artifact::{ExitCode, MediaType, StageResult, U64};
 use chaoscontrol_cli::{
     ALLOW_UNFAITHFUL_KVM, Arguments, ENGINE, FROM, Failure, Failures, Flag, PIN_CORE, PROFILE, SEED, STORE, Stage,
@@ -43,6 +43,13 @@ static TOOL: Tool = Tool {
         Flag::one("jitter-ns", "N", "Largest random delay on top").default("0"),
         Flag::switch("legacy", "No ACPI: devices by command line, interrupts by the PIC"),
         Flag::one("ns-per-instruction", "N", "Guest nanoseconds per instruction, 1 to 1000").default("10"),
+        Flag::one("cpus", "N", "CPUs of each VM, 1 to 8; several want a kernel with SMP").default("1"),
+        Flag::one("quantum-instructions", "N", "Instructions a CPU runs before the next one's turn").default("2000"),
+        Flag::one("cpu-schedule", "KIND", "Whose turn is next: round-robin, or random (drawn anew in each branch)")
+            .choices(&["round-robin", "random"])
+            .default("round-robin"),
+        Flag::one("smp-schedule-journal-limit", "N", "Records of each VM's schedule journal; 0 keeps none")
+            .default("0"),
         Flag::one("setup-limit-ns", "N", "Cluster time by which setup must be complete").default("30000000000"),
         TIER,
         ENGINE.default("exact"),
@@ -135,6 +142,7 @@ fn options(stage: &Stage, profile: Option<&ProfileDocument>) -> Failures<BootOpt
         )? as u32,
         // 2025-01-01 00:00:00 UTC: any fixed time serves, the host's clock does not.
         wall_clock_start_ns: 1_735_689_600_000_000_000,
+        smp: smp(arguments)?,
         setup_limit_ns: arguments.number_within("setup-limit-ns", 1, 86_400_000_000_000, defaults.setup_limit_ns.0)?,
     })
 }
@@ -159,6 +167,16 @@ fn disks(arguments: &Arguments, defaults: &VmProfile) -> Failures<Vec<DiskOption
         disks.extend((mib > 0).then(|| empty(mib)));
     }
     Ok(disks)
+}
+
+/// Several CPUs, if that is what was asked for.
+fn smp(arguments: &Arguments) -> Failures<Option<SmpConfiguration>> {
+    let cpus = arguments.number_within("cpus", 1, 8, 1)? as u8;
+    let quantum_instructions = U64(arguments.number_within("quantum-instructions", 1, 1_000_000_000, 2_000)?);
+    let schedule = arguments.text("cpu-schedule")?.unwrap_or_else(|| "round-robin".to_owned());
+    let smp_schedule_journal_limit = arguments.number_within("smp-schedule-journal-limit", 0, 1 << 20, 0)? as u32;
+    let smp = SmpConfiguration { cpus, quantum_instructions, schedule, smp_schedule_journal_limit };
+    Ok((cpus > 1).then_some(smp))
 }
 
 /// `N:TEXT` by VM; several for one VM are joined.

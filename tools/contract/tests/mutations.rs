@@ -18,7 +18,7 @@ use support::{checker, item, samples};
 const OPEN_MAPS: &[&str] = &["parameters", "facts", "faults"];
 
 /// Fields that may be absent.
-const OPTIONAL: &[&str] = &[".claims", ".kvm"];
+const OPTIONAL: &[&str] = &[".claims", ".kvm", ".smp"];
 
 /// How a document was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -190,6 +190,16 @@ fn run() -> RunConfiguration {
         wall_clock_start_ns: U64(1_735_689_600_000_000_000),
         network: NetworkConfiguration { latency_ns: U64(1_000_000), jitter_ns: U64(0) },
         setup_limit_ns: U64(120_000_000_000),
+        smp: None,
+    }
+}
+
+fn two_cpus() -> SmpConfiguration {
+    SmpConfiguration {
+        cpus: 2,
+        quantum_instructions: U64(2_000),
+        schedule: "random".into(),
+        smp_schedule_journal_limit: 4_096,
     }
 }
 
@@ -436,6 +446,7 @@ fn the_bytes_of_every_document_are_held() {
 fn the_bytes_of_other_shapes_are_held() {
     held("stage", Descriptor { stage: "boot".into(), inputs: Vec::new(), receipt: None, ..receipt() });
     held("bare", RunConfiguration { initrd: None, append_vm: Vec::new(), disks: Vec::new(), ..run() });
+    held("several-cpus", RunConfiguration { smp: Some(two_cpus()), ..run() });
     held("on-kvm", on_kvm());
     let claimed = receipt().receipt.map(|receipt| Receipt { claims: vec!["kvm: the TSC".into()], ..receipt });
     held("claims", Descriptor { receipt: claimed, ..receipt() });

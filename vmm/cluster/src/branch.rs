@@ -8,6 +8,7 @@ use chaoscontrol_sim::{Digest, NetworkCounts, RoundRecord, Trace};
 use serde::{Deserialize, Serialize};
 
 use crate::oracle::{AssertionRow, OracleLimit};
+use crate::turns::TurnRecording;
 use crate::violation::Violation;
 
 /// One branch.
@@ -103,4 +104,6 @@ pub struct BranchOutcome {
     pub serial: Vec<Vec<u8>>,
     /// What happened to frames since power-on.
     pub network: NetworkCounts,
+    /// The turns of the VMs' CPUs, where a journal of them is kept.
+    pub turns: TurnRecording,
 }

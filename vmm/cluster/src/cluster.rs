@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use chaoscontrol_fault::{Schedule, Stream};
 use chaoscontrol_machine::Machine;
+use chaoscontrol_machine::smp::journal::SliceRecord;
 use chaoscontrol_protocol::Record;
 use chaoscontrol_protocol::layout::SLOTS;
 use chaoscontrol_sim::{
@@ -17,6 +18,7 @@ use crate::marks::Marks;
 use crate::node::{Message, MessageBody, Node, NodeStop};
 use crate::oracle::{Moment, Oracle, Slots};
 use crate::snapshot::{ClusterSnapshot, RestartPoint, VmMemo, VmSnapshot, WorkloadEnd};
+use crate::turns::TurnRecording;
 use crate::violation::ViolationKind;
 use crate::watch::{BranchLog, ConsoleLog};
 
@@ -91,6 +93,12 @@ pub struct Cluster<N: Node = Machine> {
     marks: Marks,
     /// What is watched of the branch, if someone looks.
     watched: Option<Box<BranchLog>>,
+    /// The turns of CPUs in the branch.
+    turns: TurnRecording,
+    /// What the branch is held to.
+    held_to: Option<TurnRecording>,
+    /// Why nothing may be believed of the cluster any more.
+    poisoned: Option<String>,
 }
 
 impl<N: Node> Cluster<N> {
@@ -109,14 +117,18 @@ impl<N: Node> Cluster<N> {
             frames: Vec::new(),
             edges_before: None,
         };
+        let vms: Vec<Vm<N>> = nodes.into_iter().map(vm).collect();
         Ok(Self {
             sim,
             oracle,
-            vms: nodes.into_iter().map(vm).collect(),
+            turns: TurnRecording::new(vms.len()),
+            vms,
             ran_instructions: 0,
             event_log: None,
             marks: Marks::default(),
             watched: None,
+            held_to: None,
+            poisoned: None,
         })
     }
 
@@ -143,8 +155,28 @@ impl<N: Node> Cluster<N> {
         self.vms.get(usize::from(vm)).map_or(&[], |vm| &vm.memo.serial)
     }
 
+    /// Why the cluster refuses everything, if it does. What it has recorded so far stays readable.
+    #[must_use]
+    pub fn poisoned(&self) -> Option<&str> {
+        self.poisoned.as_deref()
+    }
+
+    /// The turns of CPUs in the running branch, also of one that failed.
+    #[must_use]
+    pub fn turns(&self) -> &TurnRecording {
+        &self.turns
+    }
+
+    fn check_sound(&self) -> Result<(), N> {
+        match &self.poisoned {
+            None => Ok(()),
+            Some(why) => Err(ClusterError::Poisoned(why.clone())),
+        }
+    }
+
     /// Runs without faults until every VM reported `setup_complete`, at most to `limit_ns` of cluster time.
     pub fn run_to_setup(&mut self, seed: u64, limit_ns: u64) -> Result<(), N> {
+        self.check_sound()?;
         let horizon_ns = limit_ns.saturating_sub(self.sim.now_ns());
         self.sim.begin_branch(Schedule::default(), horizon_ns, seed)?;
         loop {
@@ -187,7 +219,14 @@ impl<N: Node> Cluster<N> {
 
     /// Runs one branch from where the cluster stands.
     pub fn run(&mut self, plan: &BranchPlan) -> Result<BranchOutcome, N> {
+        self.run_held_to(plan, None)
+    }
+
+    /// Runs one branch in which every VM's CPUs must take exactly these turns.
+    pub fn run_held_to(&mut self, plan: &BranchPlan, turns: Option<TurnRecording>) -> Result<BranchOutcome, N> {
+        self.check_sound()?;
         self.begin(plan)?;
+        self.hold_to(turns)?;
         let start_ns = self.sim.now_ns();
         self.ran_instructions = 0;
         self.event_log = plan.full_trace.then(Vec::new);
@@ -212,6 +251,7 @@ impl<N: Node> Cluster<N> {
                 records.push(record);
             }
         };
+        self.close_turns()?;
         Ok(self.outcome(plan, end, start_ns, records))
     }
 
@@ -253,6 +293,53 @@ impl<N: Node> Cluster<N> {
         Ok(())
     }
 
+    /// Starts the branch's recording, and holds every VM to its first segment.
+    fn hold_to(&mut self, turns: Option<TurnRecording>) -> Result<(), N> {
+        self.turns = TurnRecording::new(self.vms.len());
+        self.held_to = turns;
+        self.vms.iter_mut().for_each(|vm| vm.node.begin_turns());
+        (0..self.sim.config().vms()).try_for_each(|vm| self.hold_vm(vm))
+    }
+
+    /// Holds a VM to the segment that it is about to start.
+    fn hold_vm(&mut self, index: u16) -> Result<(), N> {
+        let Some(recording) = &self.held_to else { return Ok(()) };
+        let at = usize::from(index);
+        let segment = self.turns.vms[at].len() - 1;
+        let Some(segment) = recording.vms.get(at).and_then(|segments| segments.get(segment)) else {
+            return Err(ClusterError::Turns { vm: index, what: format!("there is no segment {segment}") });
+        };
+        let turns = segment.turns();
+        self.vms[at].node.replay_turns(turns).map_err(|source| ClusterError::Machine { vm: index, source })
+    }
+
+    /// A VM stops here, or its recording does.
+    fn end_segment(&mut self, index: u16) -> Result<(), N> {
+        let node = &mut self.vms[usize::from(index)].node;
+        let turns = node.close_turns().map_err(|source| ClusterError::Machine { vm: index, source })?;
+        if self.held_to.is_some() && !node.replay_is_complete() {
+            return Err(ClusterError::Turns { vm: index, what: "the run ended before its recording".to_owned() });
+        }
+        self.keep_turns(index, turns);
+        Ok(())
+    }
+
+    fn keep_turns(&mut self, index: u16, turns: Vec<SliceRecord>) {
+        let round = self.sim.state().rounds();
+        if let Some(segment) = self.turns.current(index) {
+            segment.push(round, turns);
+        }
+    }
+
+    fn begin_segment(&mut self, index: u16) -> Result<(), N> {
+        self.turns.vms[usize::from(index)].push(crate::turns::Segment::default());
+        self.hold_vm(index)
+    }
+
+    fn close_turns(&mut self) -> Result<(), N> {
+        (0..self.sim.config().vms()).try_for_each(|vm| self.end_segment(vm))
+    }
+
     fn outcome(
         &mut self,
         plan: &BranchPlan,
@@ -281,11 +368,13 @@ impl<N: Node> Cluster<N> {
             cluster_ns: self.sim.now_ns() - start_ns,
             serial: self.vms.iter().map(|vm| vm.memo.serial.clone()).collect(),
             network: self.sim.network_counts(),
+            turns: std::mem::take(&mut self.turns),
         }
     }
 
     /// The whole cluster.
-    pub fn snapshot(&mut self) -> ClusterSnapshot<N::Snapshot> {
+    pub fn snapshot(&mut self) -> Result<ClusterSnapshot<N::Snapshot>, N> {
+        self.check_sound()?;
         self.collect_counts();
         let vm = |vm: &mut Vm<N>| VmSnapshot {
             machine: vm.node.snapshot(),
@@ -293,11 +382,12 @@ impl<N: Node> Cluster<N> {
             memo: vm.memo.clone(),
         };
         let vms = self.vms.iter_mut().map(vm).collect();
-        ClusterSnapshot { sim: self.sim.state().clone(), oracle: self.oracle.clone(), vms }
+        Ok(ClusterSnapshot { sim: self.sim.state().clone(), oracle: self.oracle.clone(), vms })
     }
 
     /// Becomes the cluster of the snapshot. Costs what differs, not what it holds.
     pub fn restore(&mut self, snapshot: &ClusterSnapshot<N::Snapshot>) -> Result<(), N> {
+        self.check_sound()?;
         let vms = self.sim.config().vms();
         if snapshot.sim.config() != self.sim.config() || snapshot.vms.len() != self.vms.len() {
             return Err(ClusterError::Snapshot("it is of a cluster with another configuration".to_owned()));
@@ -318,8 +408,17 @@ impl<N: Node> Cluster<N> {
         Ok(())
     }
 
-    /// Runs one round.
+    /// Runs one round. One that fails has changed some of the cluster and not the rest.
     fn round(&mut self) -> Result<RoundRecord, N> {
+        self.check_sound()?;
+        let result = self.round_or_part();
+        if let Err(error) = &result {
+            self.poisoned = Some(with_sources(error));
+        }
+        result
+    }
+
+    fn round_or_part(&mut self) -> Result<RoundRecord, N> {
         let round = self.sim.plan_round();
         for (command, event) in &round.commands {
             self.carry_out(command, *event)?;
@@ -349,6 +448,7 @@ impl<N: Node> Cluster<N> {
                 self.restart(index, *reset, *down_ns, (*entropy, *generation))?;
             }
             Command::SkipTo { guest_ns, .. } => vm.node.skip_to(*guest_ns),
+            Command::SwitchCpu { cpu, hold_ns, .. } => vm.node.switch_cpu(*cpu, *hold_ns),
             Command::SetClock { clock, .. } => vm.node.set_clock(*clock),
             Command::StepWallClock { jump_ns, .. } => {
                 let wall_ns = vm.node.wall_clock_ns().saturating_add_signed(*jump_ns);
@@ -383,7 +483,11 @@ impl<N: Node> Cluster<N> {
             vm.edges_before = Some(vm.edges());
         }
         let point = vm.restart.clone();
+        self.end_segment(index)?;
+        let vm = &mut self.vms[usize::from(index)];
         let resumed = vm.node.start(point.as_ref().map(|point| &point.machine)).map_err(failed)?;
+        self.begin_segment(index)?;
+        let vm = &mut self.vms[usize::from(index)];
         let slots = point.filter(|_| resumed).map_or_else(Slots::default, |point| point.slots.clone());
         (vm.memo.workload, vm.memo.ended) = (None, false);
         if let Some(clock) = self.sim.restarted(index, vm.node.now_guest_ns()) {
@@ -403,6 +507,8 @@ impl<N: Node> Cluster<N> {
             Some(deadline) if !self.vms[usize::from(index)].memo.ended => self.run_to(index, deadline)?,
             _ => VmEnd::Stopped,
         };
+        let turns = self.vms[usize::from(index)].node.take_turns();
+        self.keep_turns(index, turns);
         self.vms[usize::from(index)].node.drain_sdk();
         self.hear(index);
         self.ran_instructions += self.vms[usize::from(index)].node.instructions() - before;
@@ -587,12 +693,23 @@ impl<N: Node> Vm<N> {
 
     /// Edge hit counts of this branch over all restarts.
     fn edges(&self) -> Vec<u8> {
-        let now = self.node.coverage().unwrap_or(&[]);
+        let now = self.node.coverage().unwrap_or_default();
         match &self.edges_before {
-            None => now.to_vec(),
-            Some(before) => before.iter().zip(now).map(|(before, now)| before.saturating_add(*now)).collect(),
+            None => now.into_owned(),
+            Some(before) => before.iter().zip(&*now).map(|(before, now)| before.saturating_add(*now)).collect(),
         }
     }
+}
+
+/// An error with what caused it.
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    text
 }
 
 /// Appends and drops what is older than the last [`SERIAL_TAIL_BYTES`].

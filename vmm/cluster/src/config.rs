@@ -6,7 +6,7 @@ use std::sync::Arc;
 use chaoscontrol_fault::ScheduleError;
 use chaoscontrol_machine::engine::CoverageFilter;
 use chaoscontrol_machine::pages::PageMap;
-use chaoscontrol_machine::{DiskConfig, EngineKind, Firmware, KvmOptions, MachineError, NetConfig, VmConfig};
+use chaoscontrol_machine::{DiskConfig, EngineKind, Firmware, KvmOptions, MachineError, NetConfig, SmpConfig, VmConfig};
 use chaoscontrol_sim::{ConfigError, NetworkConfig, SimConfig, Stream, mac_of};
 
 /// A disk that every VM gets its own copy of.
@@ -49,6 +49,8 @@ pub struct ClusterConfig {
     pub network: NetworkConfig,
     /// Guest ns per instruction.
     pub ns_per_instruction: u32,
+    /// CPUs of each VM, and how they take turns.
+    pub smp: SmpConfig,
     /// Wall clock at cluster time 0: ns since 1970.
     pub wall_clock_start_ns: u64,
     /// Cluster time within which every VM must report `setup_complete`.
@@ -82,6 +84,7 @@ impl ClusterConfig {
             seed: 0,
             network: NetworkConfig::default(),
             ns_per_instruction: chaoscontrol_machine::config::NS_PER_INSTRUCTION,
+            smp: SmpConfig::default(),
             wall_clock_start_ns: chaoscontrol_machine::config::WALL_CLOCK_START_NS,
             setup_limit_ns: SETUP_LIMIT_NS,
             coverage: USER_EDGES,
@@ -92,7 +95,7 @@ impl ClusterConfig {
     #[must_use]
     pub fn sim(&self) -> SimConfig {
         let disks = u16::try_from(self.disks.len()).unwrap_or(u16::MAX);
-        SimConfig { disks: vec![disks; usize::from(self.vms)], network: self.network.clone() }
+        SimConfig { disks: vec![disks; usize::from(self.vms)], network: self.network.clone(), cpus: self.smp.cpus }
     }
 
     /// The machine of one VM. Its command line says which VM of how many it is.
@@ -120,6 +123,7 @@ impl ClusterConfig {
             ns_per_instruction: self.ns_per_instruction,
             engine: self.engine,
             kvm: self.kvm,
+            smp: self.smp,
             firmware: self.firmware,
             disks: self.disks.iter().map(disk).collect(),
             net: Some(NetConfig { mac: mac_of(vm) }),
@@ -206,6 +210,17 @@ pub enum ClusterError<E: std::error::Error + 'static = MachineError> {
     /// A schedule that does not fit the cluster.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
+    /// A round failed after it had changed the cluster: nothing it would do or say can be believed any more.
+    #[error("this cluster is not to be trusted any more: {0}")]
+    Poisoned(String),
+    /// A recording of turns that the run did not follow to its end, or that is of another cluster.
+    #[error("turns of CPUs, vm {vm}: {what}")]
+    Turns {
+        /// Which VM.
+        vm: u16,
+        /// What is wrong.
+        what: String,
+    },
     /// A snapshot that does not fit.
     #[error("cluster snapshot: {0}")]
     Snapshot(String),

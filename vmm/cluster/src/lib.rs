@@ -18,6 +18,7 @@ mod node;
 mod oracle;
 mod parts;
 mod snapshot;
+mod turns;
 mod violation;
 mod watch;
 
@@ -31,5 +32,6 @@ pub use node::{Message, MessageBody, Node, NodeStop};
 pub use oracle::{AssertionRow, Oracle, OracleLimit, Report};
 pub use parts::{ClusterState, MachineParts, PageList, PartsError, VmState};
 pub use snapshot::{ClusterSnapshot, VmSnapshot};
+pub use turns::{Segment, Tick, TurnRecording};
 pub use violation::{Violation, ViolationKind};
 pub use watch::{BranchLog, ConsoleLog, ConsolePiece, HEARD_MAX, Heard, HeardKind};

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! A [`Machine`] as a node of the cluster, and clusters of machines.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use chaoscontrol_machine::pages::PageMap;
 use chaoscontrol_machine::sdk_window::{self, Body, SdkWindow};
+use chaoscontrol_machine::smp::journal::SliceRecord;
 use chaoscontrol_machine::virtio::VirtioMmio;
 use chaoscontrol_machine::virtio::block::{Block, CERTAIN_PPM, DiskFault, Effect, EffectKind, Survivors};
 use chaoscontrol_machine::virtio::net::Frame;
@@ -99,6 +101,31 @@ impl Node for Machine {
         self.set_generation_id(generation);
     }
 
+    fn switch_cpu(&mut self, cpu: u16, hold_guest_ns: u64) {
+        let ns_per_instruction = u64::from(self.config().ns_per_instruction);
+        Machine::switch_cpu(self, cpu, hold_guest_ns.div_ceil(ns_per_instruction));
+    }
+
+    fn begin_turns(&mut self) {
+        self.restart_journal();
+    }
+
+    fn take_turns(&mut self) -> Vec<SliceRecord> {
+        self.take_schedule_journal()
+    }
+
+    fn close_turns(&mut self) -> Result<Vec<SliceRecord>, MachineError> {
+        self.close_schedule_journal()
+    }
+
+    fn replay_turns(&mut self, turns: Vec<SliceRecord>) -> Result<(), MachineError> {
+        self.replay_schedule(turns)
+    }
+
+    fn replay_is_complete(&self) -> bool {
+        Machine::replay_is_complete(self)
+    }
+
     fn take_frames(&mut self) -> Vec<SentFrame> {
         let frame = |frame: Frame| SentFrame { at_guest_ns: frame.sent.0, bytes: frame.bytes };
         Machine::take_frames(self).into_iter().map(frame).collect()
@@ -130,7 +157,7 @@ impl Node for Machine {
         self.clear_coverage();
     }
 
-    fn coverage(&self) -> Option<&[u8]> {
+    fn coverage(&self) -> Option<Cow<'_, [u8]>> {
         Machine::coverage(self)
     }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! What the cluster needs of one VM.
 
+use std::borrow::Cow;
+
+use chaoscontrol_machine::smp::journal::SliceRecord;
 use chaoscontrol_protocol::host::Counts;
 use chaoscontrol_sim::{Clock, Digest, DiskCounts, DiskFaults, PowerCut, SentFrame};
 
@@ -94,6 +97,27 @@ pub trait Node: Sized {
     /// ID.
     fn reseed(&mut self, entropy: [u8; 32], generation: [u8; 16]);
 
+    /// From here on one CPU runs and no other, for so much guest time or until it has nothing to do.
+    fn switch_cpu(&mut self, _cpu: u16, _hold_guest_ns: u64) {}
+    /// Starts the journal of turns anew.
+    fn begin_turns(&mut self) {}
+    /// Takes the turns of CPUs that ended since the last call, if a journal of them is kept.
+    fn take_turns(&mut self) -> Vec<SliceRecord> {
+        Vec::new()
+    }
+    /// Ends the record of the turn that is not over, and takes it as well.
+    fn close_turns(&mut self) -> Result<Vec<SliceRecord>, Self::Error> {
+        Ok(Vec::new())
+    }
+    /// Holds the VM to these turns from here on.
+    fn replay_turns(&mut self, _turns: Vec<SliceRecord>) -> Result<(), Self::Error> {
+        Ok(())
+    }
+    /// Whether all turns that the VM was held to have come about.
+    fn replay_is_complete(&self) -> bool {
+        true
+    }
+
     /// Takes the frames sent since the last call, in order.
     fn take_frames(&mut self) -> Vec<SentFrame>;
     /// Hands a frame to the network card; false when it is lost.
@@ -110,7 +134,7 @@ pub trait Node: Sized {
     /// Switches edge coverage on or off, and zeroes the counts.
     fn set_coverage(&mut self, on: bool);
     /// Edge hit counts since they were zeroed, if coverage is on.
-    fn coverage(&self) -> Option<&[u8]>;
+    fn coverage(&self) -> Option<Cow<'_, [u8]>>;
 
     /// Hash of the CPU's registers.
     fn register_hash(&self) -> Digest;

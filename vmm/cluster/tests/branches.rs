@@ -31,7 +31,7 @@ fn run(cluster: &mut Cluster<Fake>, events: &[(u64, Fault)]) -> BranchOutcome {
 #[test]
 fn the_same_plan_from_the_same_snapshot_gives_the_same_branch() {
     let mut cluster = talkers();
-    let snapshot = cluster.snapshot();
+    let snapshot = cluster.snapshot().expect("sound");
     let mut stream = Stream::named(1, "branches", 0);
     let planner = Planner::new(cluster.sim().config().shape(SECOND));
     let plans: Vec<BranchPlan> =
@@ -50,7 +50,7 @@ fn the_same_plan_from_the_same_snapshot_gives_the_same_branch() {
 fn restoring_is_invisible() {
     let mut straight = talkers();
     let mut restored = talkers();
-    let snapshot = straight.snapshot();
+    let snapshot = straight.snapshot().expect("sound");
     run(&mut restored, &[(MS, kill(0, 0)), (300 * MS, Fault::VmPause { vm: 2, duration_ns: 5 * SECOND })]);
     restored.restore(&snapshot).unwrap();
     assert_eq!(run(&mut restored, &[]), run(&mut straight, &[]));
@@ -61,7 +61,7 @@ fn a_snapshot_taken_in_the_middle_of_a_branch_goes_on_with_its_faults() {
     let loss = Fault::NetworkLoss { from_vms: 7, to_vms: 7, loss_ppm: 1_000_000, duration_ns: 0 };
     let mut cluster = talkers();
     run(&mut cluster, &[(0, loss), (900 * MS, kill(1, 0))]);
-    let snapshot = cluster.snapshot();
+    let snapshot = cluster.snapshot().expect("sound");
     let before = cluster.sim().network_counts();
     let outcome = cluster.run_branch(&snapshot, &BranchPlan::new(Schedule::default(), SECOND, 5)).unwrap();
     assert_eq!(outcome.network.delivered, before.delivered, "frames are still lost");
@@ -74,7 +74,7 @@ fn a_snapshot_taken_in_the_middle_of_a_branch_goes_on_with_its_faults() {
 #[test]
 fn another_entropy_seed_gives_another_branch() {
     let mut cluster = talkers();
-    let snapshot = cluster.snapshot();
+    let snapshot = cluster.snapshot().expect("sound");
     let digest = |cluster: &mut Cluster<Fake>, seed| {
         let plan = BranchPlan::new(Schedule::default(), SECOND, seed);
         cluster.run_branch(&snapshot, &plan).unwrap().digest
@@ -84,7 +84,7 @@ fn another_entropy_seed_gives_another_branch() {
 
 #[test]
 fn a_snapshot_of_another_cluster_is_refused() {
-    let snapshot = talkers().snapshot();
+    let snapshot = talkers().snapshot().expect("sound");
     let mut two = booted(vec![looping(vec![Step::Sleep(MS)]), looping(vec![Step::Sleep(MS)])]);
     assert!(two.restore(&snapshot).is_err());
 }
@@ -137,7 +137,7 @@ fn exceeding_a_bound_of_the_oracle_ends_the_branch() {
 fn counts_of_all_vms_add_up_also_over_restarts() {
     let program = looping(vec![Step::Count(1), Step::Sleep(10 * MS)]);
     let mut cluster = booted(vec![program.clone(), program]);
-    let snapshot = cluster.snapshot();
+    let snapshot = cluster.snapshot().expect("sound");
     let passes = |outcome: &BranchOutcome| outcome.assertions[0].passes;
     let alone = passes(&run(&mut cluster, &[]));
     assert!((198..=204).contains(&alone), "{alone}");
@@ -175,7 +175,7 @@ fn three_writes() -> Cluster<Fake> {
 
 fn after_power_cut(cluster: &mut Cluster<Fake>, fault: Fault) -> String {
     let plan = BranchPlan::new(schedule(&[(100 * MS, fault)]), SECOND, 1);
-    let snapshot = cluster.snapshot();
+    let snapshot = cluster.snapshot().expect("sound");
     let outcome = cluster.run_branch(&snapshot, &plan).unwrap();
     cluster.restore(&snapshot).unwrap();
     let lines: Vec<String> = text(&outcome.serial[0]).lines().map(str::to_owned).collect();
@@ -281,7 +281,7 @@ fn a_full_disk_is_observed() {
 fn edges_of_a_branch_are_counted_over_restarts_and_from_zero_in_each_branch() {
     let program = || looping(vec![Step::Work(500), Step::Sleep(10 * MS)]);
     let mut cluster = booted(vec![program(), program()]);
-    let snapshot = cluster.snapshot();
+    let snapshot = cluster.snapshot().expect("sound");
     let edges = |cluster: &mut Cluster<Fake>, events: &[(u64, Fault)]| {
         cluster.restore(&snapshot).unwrap();
         run(cluster, events).coverage.unwrap()
@@ -316,7 +316,7 @@ fn a_branch_under_a_tactic_is_that_of_the_schedule_that_came_of_it() {
     // Silent for longer than what makes a frame a mark.
     let program = |to| looping(vec![Step::Write(3, 1), Step::Send(to), Step::Sleep(12 * MS)]);
     let cluster = || booted(vec![program(1), program(2), program(0)]);
-    let snapshot = cluster().snapshot();
+    let snapshot = cluster().snapshot().expect("sound");
     let reaction = |label: &str, skip, time_ns, fault| {
         let faults = Schedule::new(vec![FaultEvent { time_ns, fault }]).unwrap();
         Reaction { label: label.to_owned(), skip, faults }

@@ -24,7 +24,7 @@ fn boot(how: &str, setup_limit_ns: u64) -> Option<Result<Cluster, BootFailure>> 
 
 fn run(how: &str) -> Option<BranchOutcome> {
     let mut cluster = boot(how, 20 * SECOND)?.unwrap_or_else(|failure| panic!("{how}: {failure}"));
-    let snapshot = cluster.snapshot();
+    let snapshot = cluster.snapshot().expect("sound");
     let plan = BranchPlan::new(Schedule::default(), 400 * MS, 1);
     let outcome = cluster.run_branch(&snapshot, &plan).unwrap();
     assert_eq!(cluster.run_branch(&snapshot, &plan).unwrap(), outcome, "{how}: the same again");

@@ -18,7 +18,7 @@ use chaoscontrol_machine::engine::{EngineError, KvmError};
 use chaoscontrol_machine::exact::{TierChoice, choose_tier as choose};
 use chaoscontrol_machine::kvm::{HostReport, ModeReport};
 use chaoscontrol_machine::pages::PageMap;
-use chaoscontrol_machine::{EngineKind, Firmware, KvmOptions, MachineError, kvm};
+use chaoscontrol_machine::{CpuSchedule, EngineKind, Firmware, KvmOptions, MachineError, SmpConfig, kvm};
 
 use crate::error::ExploreError;
 use crate::snapshots;
@@ -43,6 +43,7 @@ impl From<ClusterError> for ExploreError {
                     MachineError::Config { .. }
                     | MachineError::Boot(_)
                     | MachineError::Snapshot(_)
+                    | MachineError::Journal(_)
                     | MachineError::State(_) => Self::Input(text),
                     MachineError::Engine(EngineError::State(_)) => Self::Input(text),
                     MachineError::Engine(EngineError::HostLacks(_)) => Self::HostLacks(text),
@@ -55,15 +56,22 @@ impl From<ClusterError> for ExploreError {
                             Self::Internal(text)
                         }
                     },
-                    MachineError::Memory(_) | MachineError::Engine(EngineError::TiersDiffer(_)) => Self::Internal(text),
+                    MachineError::Memory(_)
+                    | MachineError::Engine(EngineError::TiersDiffer(_))
+                    | MachineError::Poisoned(_) => Self::Internal(text),
                 }
             }
-            ClusterError::Config(_) | ClusterError::Schedule(_) | ClusterError::Snapshot(_) => {
-                Self::Input(error.to_string())
-            }
+            ClusterError::Poisoned(_) => Self::Internal(error.to_string()),
+            ClusterError::Config(_)
+            | ClusterError::Schedule(_)
+            | ClusterError::Snapshot(_)
+            | ClusterError::Turns { .. } => Self::Input(error.to_string()),
         }
     }
 }
+
+/// Name of the random schedule of CPUs.
+pub const RANDOM: &str = "random";
 
 /// The configuration of the cluster that `run` describes, with its kernel, initrd and disks from the store.
 pub fn configuration(store: &Store, run: &RunConfiguration, kvm: KvmOptions) -> Result<ClusterConfig, ExploreError> {
@@ -87,6 +95,14 @@ pub fn configuration(store: &Store, run: &RunConfiguration, kvm: KvmOptions) -> 
     config.ns_per_instruction = run.ns_per_instruction;
     config.wall_clock_start_ns = run.wall_clock_start_ns.0;
     config.setup_limit_ns = run.setup_limit_ns.0;
+    if let Some(smp) = &run.smp {
+        config.smp = SmpConfig {
+            cpus: smp.cpus,
+            quantum_instructions: smp.quantum_instructions.0,
+            schedule: if smp.schedule == RANDOM { CpuSchedule::Random } else { CpuSchedule::RoundRobin },
+            journal_limit: smp.smp_schedule_journal_limit,
+        };
+    }
     Ok(config)
 }
 

@@ -293,8 +293,8 @@ fn schedule(events: Vec<FaultEvent>) -> Schedule {
 fn smaller(event: &FaultEvent, parameter: usize, domain: &Domain) -> Vec<FaultEvent> {
     let value = event.fault.values()[parameter];
     let values: Vec<i128> = match domain.role {
-        // Another VM or disk is another fault.
-        Role::Vm | Role::Disk => Vec::new(),
+        // Another VM, disk or CPU is another fault.
+        Role::Vm | Role::Disk | Role::Cpu => Vec::new(),
         // Each VM of the set alone.
         Role::VmSet => (0..32).map(|bit| 1 << bit).filter(|bit| value & bit != 0 && value != *bit).collect(),
         // Zero means without end: that is not shorter. Whole milliseconds read better.

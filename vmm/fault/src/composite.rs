@@ -246,7 +246,7 @@ mod tests {
     use crate::{SPECS, Shape, Tactician};
 
     fn planner() -> Planner {
-        Planner::new(Shape { disks: vec![1, 1, 1], horizon_ns: 5_000_000_000 })
+        Planner::new(Shape { disks: vec![1, 1, 1], cpus: 1, horizon_ns: 5_000_000_000 })
     }
 
     fn labels() -> Vec<Label> {
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn everything_planned_fits_its_shape_and_uniform_planning_draws_every_kind() {
-        let planner = planner();
+        let planner = Planner::new(Shape { cpus: 2, ..planner().shape().clone() });
         let mut kinds = BTreeSet::new();
         for index in 0..2_000 {
             let mut stream = Stream::named(3, "composite", index);
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_cluster_that_has_no_links_gets_no_partitions() {
-        let planner = Planner::new(Shape { disks: vec![0], horizon_ns: 1_000_000_000 });
+        let planner = Planner::new(Shape { disks: vec![0], cpus: 1, horizon_ns: 1_000_000_000 });
         for index in 0..200 {
             let mut stream = Stream::named(5, "composite", index);
             let (kick, tactic) = planner.tactic(&labels(), &mut stream);

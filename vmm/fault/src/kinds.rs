@@ -12,6 +12,8 @@ pub enum Role {
     VmSet,
     /// Index of a disk of the VM named beside it.
     Disk,
+    /// Index of a CPU of a VM.
+    Cpu,
     /// How long the fault lasts, in ns of cluster time.
     Duration,
     /// A measure within bounds.
@@ -81,6 +83,8 @@ pub enum Group {
     Disk,
     /// Clocks.
     Clock,
+    /// Turns of the CPUs of one VM.
+    Cpu,
 }
 
 /// What the planner puts beside a new fault that alone would meet nothing.
@@ -430,6 +434,16 @@ faults! {
             max: 3600 * 24 * 365 * SECOND,
             draw: Draw::SignedLog(MILLISECOND, 3600 * SECOND),
         },
+    }
+    /// The turn of a CPU is cut here: from this instruction on one CPU of the VM runs, and no other, until the time is over or it
+    /// has nothing to do.
+    CpuSwitch = "cpu_switch", Cpu, weight 40, beside None, observed "a turn was cut" {
+        /// The VM.
+        vm: u16 = VM,
+        /// The CPU that runs.
+        cpu: u16 = Domain { role: Role::Cpu, min: 0, max: 7, draw: Draw::Target },
+        /// How much guest time only that CPU runs.
+        hold_ns: u64 = log(1, SECOND, 100, 20 * MILLISECOND),
     }
 }
 

@@ -40,7 +40,10 @@ impl Planner {
         let disks = shape.disks.iter().any(|disks| *disks > 0);
         let possible = |spec: &&Spec| {
             let has = |role| spec.parameters.iter().any(|parameter| parameter.domain.role == role);
-            shape.vms() > 0 && (disks || !has(Role::Disk)) && (shape.vms() > 1 || !has(Role::VmSet))
+            shape.vms() > 0
+                && (disks || !has(Role::Disk))
+                && (shape.vms() > 1 || !has(Role::VmSet))
+                && (shape.cpus > 1 || !has(Role::Cpu))
         };
         let kinds = SPECS.iter().filter(possible).filter(|spec| wanted(spec.kind)).collect();
         Self { shape, kinds, max_events: 12 }
@@ -221,6 +224,7 @@ impl Planner {
         match (domain.role, domain.draw) {
             (Role::Vm, _) => i128::from(stream.below(u64::from(self.shape.vms()))),
             (Role::VmSet, _) => i128::from(self.vm_set(stream)),
+            (Role::Cpu, _) => i128::from(stream.below(u64::from(self.shape.cpus))),
             (Role::Disk, _) => {
                 let disks = vm.and_then(|vm| self.shape.disks.get(usize::from(vm))).copied().unwrap_or(0);
                 i128::from(stream.below(u64::from(disks)))
@@ -266,7 +270,7 @@ mod tests {
     use super::*;
 
     fn planner() -> Planner {
-        Planner::new(Shape { disks: vec![1, 1, 1], horizon_ns: 5_000_000_000 })
+        Planner::new(Shape { disks: vec![1, 1, 1], cpus: 2, horizon_ns: 5_000_000_000 })
     }
 
     #[test]
@@ -306,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_cluster_without_disks_or_links_gets_no_disk_or_network_faults() {
-        let planner = Planner::new(Shape { disks: vec![0], horizon_ns: 1_000 });
+        let planner = Planner::new(Shape { disks: vec![0], cpus: 1, horizon_ns: 1_000 });
         let mut stream = Stream::named(2, "plan", 0);
         for _ in 0..200 {
             for event in planner.random(&mut stream).events() {
@@ -317,6 +321,21 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn switches_of_cpus_are_planned_only_where_there_are_several() {
+        let plans = |cpus| {
+            let planner = Planner::new(Shape { disks: vec![1, 1], cpus, horizon_ns: 1_000_000_000 });
+            let mut stream = Stream::named(3, "plan", 0);
+            (0..200).map(|_| planner.random(&mut stream)).collect::<Vec<_>>()
+        };
+        let switches = |plans: &[Schedule]| {
+            let events = plans.iter().flat_map(Schedule::events);
+            events.filter(|event| event.fault.kind() == FaultKind::CpuSwitch).count()
+        };
+        assert_eq!(switches(&plans(1)), 0);
+        assert!(switches(&plans(4)) > 50);
     }
 
     #[test]
@@ -334,7 +353,7 @@ mod tests {
 
     #[test]
     fn an_empty_horizon_gives_empty_schedules() {
-        let planner = Planner::new(Shape { disks: vec![1, 1], horizon_ns: 0 });
+        let planner = Planner::new(Shape { disks: vec![1, 1], cpus: 1, horizon_ns: 0 });
         assert!(planner.random(&mut Stream::named(2, "plan", 0)).is_empty());
     }
 }

@@ -25,6 +25,8 @@ pub struct FaultEvent {
 pub struct Shape {
     /// Number of disks of each VM, in VM order.
     pub disks: Vec<u16>,
+    /// CPUs of each VM.
+    pub cpus: u8,
     /// Length of a branch in cluster ns; no fault lies at or beyond it.
     pub horizon_ns: u64,
 }
@@ -141,6 +143,9 @@ impl FaultEvent {
             let have = match domain.role {
                 Role::Vm if value >= i128::from(shape.vms()) => format!("{} VMs", shape.vms()),
                 Role::VmSet if value & !i128::from(shape.all_vms()) != 0 => format!("{} VMs", shape.vms()),
+                Role::Cpu if value >= i128::from(shape.cpus) || shape.cpus < 2 => {
+                    format!("each VM has {} CPUs", shape.cpus)
+                }
                 Role::Disk => match self.disks_of_target(shape) {
                     disks if value >= i128::from(disks) => format!("the VM has {disks} disks"),
                     _ => continue,
@@ -254,7 +259,7 @@ mod tests {
     use super::*;
 
     fn shape() -> Shape {
-        Shape { disks: vec![1, 1, 0], horizon_ns: 1_000 }
+        Shape { disks: vec![1, 1, 0], cpus: 2, horizon_ns: 1_000 }
     }
 
     fn error(fault: Fault) -> ScheduleError {

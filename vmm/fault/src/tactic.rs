@@ -143,7 +143,7 @@ fn turned(fault: &Fault, first: u16, vms: u16) -> Option<Fault> {
     let value = |(value, role): (i128, Role)| match role {
         Role::Vm => turn(value),
         Role::VmSet => (0..count).filter(|bit| value >> bit & 1 != 0).fold(0, |set, bit| set | 1 << turn(bit)),
-        Role::Disk | Role::Duration | Role::Quantity => value,
+        Role::Disk | Role::Cpu | Role::Duration | Role::Quantity => value,
     };
     let roles = spec.parameters.iter().map(|parameter| parameter.domain.role);
     let values: Vec<i128> = fault.values().into_iter().zip(roles).map(value).collect();
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     fn shape() -> Shape {
-        Shape { disks: vec![1; 3], horizon_ns: 1_000_000 }
+        Shape { disks: vec![1; 3], cpus: 1, horizon_ns: 1_000_000 }
     }
 
     fn reaction(label: &str, skip: u32, events: &[(u64, Fault)]) -> Reaction {

@@ -23,6 +23,7 @@ fn kinds() -> String {
                 (Role::Vm, _) => "VM",
                 (Role::VmSet, _) => "set of VMs",
                 (Role::Disk, _) => "disk",
+                (Role::Cpu, _) => "CPU",
                 (_, Width::Wide) => "string",
                 (_, Width::Small) => "number",
             };

@@ -7,9 +7,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::chips::ioapic::{Delivery, Message};
 use crate::chips::ioapic::{IoApic, IoApicState};
 use crate::chips::keyboard::Keyboard;
-use crate::chips::lapic::{Lapic, LapicState};
+use crate::chips::lapic::{CpuRequest, Ipi, Lapic, LapicState};
 use crate::chips::pic::{Pic, PicState};
 use crate::chips::pit::{Pit, PitState};
 use crate::chips::power::{GPE_GENERATION_ID, Power, PowerState, RESET_PORT};
@@ -45,7 +46,7 @@ pub struct BoardState {
     pub pic: PicState,
     /// I/O APIC.
     pub ioapic: IoApicState,
-    /// Local APIC.
+    /// Local APIC of the first CPU.
     pub lapic: LapicState,
     /// Interval timer.
     pub pit: PitState,
@@ -92,7 +93,12 @@ pub struct Bus<'a> {
 pub struct Board {
     pub(crate) pic: Pic,
     pub(crate) ioapic: IoApic,
-    pub(crate) lapic: Lapic,
+    /// One a CPU.
+    pub(crate) lapics: Vec<Lapic>,
+    /// The CPU that runs: whose local APIC it reaches.
+    pub(crate) cpu: usize,
+    /// What CPUs asked of others since the last boundary.
+    pub(crate) cpu_requests: Vec<(usize, CpuRequest)>,
     pub(crate) pit: Pit,
     pub(crate) rtc: Rtc,
     pub(crate) power: Power,
@@ -172,7 +178,9 @@ impl Board {
         Self {
             pic: Pic::default(),
             ioapic: IoApic::default(),
-            lapic: Lapic::default(),
+            lapics: (0..config.smp.cpus).map(|cpu| Lapic::of_cpu(cpu, config.smp.cpus)).collect(),
+            cpu: 0,
+            cpu_requests: Vec::new(),
             pit: Pit::default(),
             rtc: Rtc::new(config.wall_clock_start_ns),
             power: Power::default(),
@@ -212,10 +220,12 @@ impl Board {
     fn settle(&mut self) {
         let mut rejected = Vec::new();
         loop {
-            if let Some(vector) = self.lapic.take_ended() {
+            if let Some(vector) = self.lapics.iter_mut().find_map(Lapic::take_ended) {
                 self.ioapic.end_of_interrupt(vector);
+            } else if let Some(ipi) = self.lapics[self.cpu].take_outgoing() {
+                self.send(ipi);
             } else if let Some(message) = self.ioapic.next_message() {
-                if !self.lapic.accept(message) && message.level {
+                if !self.deliver(message) && message.level {
                     rejected.push(message.vector);
                 }
             } else {
@@ -226,24 +236,81 @@ impl Board {
         rejected.into_iter().for_each(|vector| self.ioapic.reject(vector));
     }
 
-    /// What the CPU should be interrupted with, if anything.
-    pub fn pending(&self) -> Option<Pending> {
+    /// Carries a message of the I/O APIC; false where no CPU took it.
+    fn deliver(&mut self, message: Message) -> bool {
+        if message.delivery == Delivery::LowestPriority && self.lapics.len() > 1 {
+            return self.deliver_to_lowest(message);
+        }
+        // Each of them is asked, also behind one that took it.
+        let takers = self.lapics.iter_mut().filter_map(|lapic| lapic.accept(message).then_some(()));
+        takers.count() > 0
+    }
+
+    /// Of the CPUs of the destination the one with the lowest priority takes the message; of equal ones the first.
+    fn deliver_to_lowest(&mut self, message: Message) -> bool {
+        let addressed = self.lapics.iter_mut().filter(|lapic| lapic.is_addressed(&message));
+        addressed.min_by_key(|lapic| lapic.priority()).is_some_and(|lapic| lapic.take_message(message))
+    }
+
+    /// Carries what the running CPU sends to others. INIT and start-up messages to itself have no effect.
+    fn send(&mut self, ipi: Ipi) {
+        let Ipi { message, all_others } = ipi;
+        if message.delivery == Delivery::LowestPriority && !all_others {
+            self.deliver_to_lowest(message);
+            return;
+        }
+        for cpu in (0..self.lapics.len()).filter(|cpu| *cpu != self.cpu) {
+            let lapic = &mut self.lapics[cpu];
+            if !all_others && !lapic.is_addressed(&message) {
+                continue;
+            }
+            match message.delivery {
+                Delivery::Init => {
+                    lapic.init();
+                    self.cpu_requests.push((cpu, CpuRequest::Init));
+                }
+                Delivery::StartUp => self.cpu_requests.push((cpu, CpuRequest::StartUp(message.vector))),
+                _ => {
+                    lapic.take_message(message);
+                }
+            }
+        }
+    }
+
+    /// What a CPU should be interrupted with, if anything. The PIC reaches the first CPU alone.
+    pub fn pending_for(&self, cpu: usize) -> Option<Pending> {
+        let lapic = &self.lapics[cpu];
         // Both may wait; the PIC's request has no priority of its own and goes first, as on the INTR pin.
-        if self.lapic.extint() || self.lapic.passes_pic() && self.pic.interrupts() {
+        if lapic.extint() || cpu == 0 && lapic.passes_pic() && self.pic.interrupts() {
             Some(Pending::ExtInt)
         } else {
-            self.lapic.pending().map(|_| Pending::Vector)
+            lapic.pending().map(|_| Pending::Vector)
         }
+    }
+
+    /// What the running CPU should be interrupted with, if anything.
+    pub fn pending(&self) -> Option<Pending> {
+        self.pending_for(self.cpu)
+    }
+
+    /// The local APIC of the running CPU.
+    pub(crate) fn lapic(&self) -> &Lapic {
+        &self.lapics[self.cpu]
+    }
+
+    /// The local APIC of the running CPU.
+    pub(crate) fn lapic_mut(&mut self) -> &mut Lapic {
+        &mut self.lapics[self.cpu]
     }
 
     /// The interrupt acknowledge cycle: which vector the CPU takes now.
     pub fn acknowledge(&mut self) -> Option<u8> {
         match self.pending()? {
             Pending::ExtInt => {
-                self.lapic.extint_taken();
+                self.lapic_mut().extint_taken();
                 Some(self.pic.acknowledge())
             }
-            Pending::Vector => self.lapic.acknowledge(),
+            Pending::Vector => self.lapic_mut().acknowledge(),
         }
     }
 
@@ -305,7 +372,7 @@ impl Board {
     /// A load from an address that is not RAM.
     pub fn mmio_read(&mut self, address: u64, data: &mut [u8], bus: &Bus<'_>) {
         if let Some(offset) = within(address, LAPIC_ADDRESS, APIC_BYTES) {
-            call!(self, bus, self.lapic, UNCONNECTED as u8, read, offset, data);
+            call!(self, bus, self.lapics[self.cpu], UNCONNECTED as u8, read, offset, data);
             self.settle();
         } else if let Some(offset) = within(address, IOAPIC_ADDRESS, APIC_BYTES) {
             call!(self, bus, self.ioapic, UNCONNECTED as u8, read, offset, data);
@@ -321,7 +388,7 @@ impl Board {
     /// A store to an address that is not RAM.
     pub fn mmio_write(&mut self, address: u64, data: &[u8], bus: &Bus<'_>) {
         if let Some(offset) = within(address, LAPIC_ADDRESS, APIC_BYTES) {
-            call!(self, bus, self.lapic, UNCONNECTED as u8, write, offset, data);
+            call!(self, bus, self.lapics[self.cpu], UNCONNECTED as u8, write, offset, data);
             self.settle();
         } else if let Some(offset) = within(address, IOAPIC_ADDRESS, APIC_BYTES) {
             call!(self, bus, self.ioapic, UNCONNECTED as u8, write, offset, data);
@@ -335,10 +402,11 @@ impl Board {
 
     /// When [`Board::advance`] must be called next, if ever.
     pub fn next_event(&self) -> Option<GuestNs> {
-        let platform = [self.lapic.next_event(), self.pit.next_event(), self.rtc.next_event(), self.power.next_event()];
+        let platform = [self.pit.next_event(), self.rtc.next_event(), self.power.next_event()];
+        let lapics = self.lapics.iter().map(Device::next_event);
         let virtio = [self.rng.next_event(), self.console.next_event(), self.net.as_ref().and_then(Device::next_event)];
         let disks = self.disks.iter().map(Device::next_event);
-        platform.into_iter().chain(virtio).chain(disks).flatten().min()
+        platform.into_iter().chain(virtio).chain(lapics).chain(disks).flatten().min()
     }
 
     /// Lets every device whose event is due do it. Devices with nothing due are not touched, so that a stop at this boundary
@@ -359,9 +427,11 @@ impl Board {
                 call!(self, bus, device, irq, advance);
             });
         }
-        if due(self.lapic.next_event()) {
-            call!(self, bus, self.lapic, UNCONNECTED as u8, advance);
-            self.settle();
+        for cpu in 0..self.lapics.len() {
+            if due(self.lapics[cpu].next_event()) {
+                call!(self, bus, self.lapics[cpu], UNCONNECTED as u8, advance);
+                self.settle();
+            }
         }
     }
 
@@ -388,7 +458,7 @@ impl Board {
         BoardState {
             pic: self.pic.save(),
             ioapic: self.ioapic.save(),
-            lapic: self.lapic.save(),
+            lapic: self.lapics[0].save(),
             pit: self.pit.save(),
             rtc: self.rtc.save(),
             power: self.power.save(),
@@ -418,7 +488,7 @@ impl Board {
         }
         self.pic.restore(&state.pic)?;
         self.ioapic.restore(&state.ioapic)?;
-        self.lapic.restore(&state.lapic)?;
+        self.lapics[0].restore(&state.lapic)?;
         self.pit.restore(&state.pit)?;
         self.rtc.restore(&state.rtc)?;
         self.power.restore(&state.power)?;

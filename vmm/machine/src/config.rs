@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::CoverageFilter;
 use crate::pages::PageMap;
+use crate::smp::SmpConfig;
 
 /// Default guest nanoseconds per unit of progress.
 pub const NS_PER_INSTRUCTION: u32 = 10;
@@ -146,6 +147,8 @@ pub struct VmConfig {
     pub engine: EngineKind,
     /// What the host's owner decides about KVM, where it is the engine.
     pub kvm: KvmOptions,
+    /// CPUs, and how they take turns.
+    pub smp: SmpConfig,
     /// What the guest is told about its platform.
     pub firmware: Firmware,
     /// Disks, at most [`DISKS_MAX`].
@@ -174,6 +177,7 @@ impl VmConfig {
             ns_per_instruction: NS_PER_INSTRUCTION,
             engine: EngineKind::Exact,
             kvm: KvmOptions::default(),
+            smp: SmpConfig::default(),
             firmware: Firmware::Acpi,
             disks: Vec::new(),
             net: None,

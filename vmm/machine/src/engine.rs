@@ -100,9 +100,11 @@ pub trait Engine: Send {
     fn set_state(&mut self, state: &CpuState) -> Result<(), EngineError>;
     /// How RDTSC follows progress.
     fn set_tsc_base(&mut self, base: TscBase);
-    /// Calls `page` with each guest-physical page number written since the last call, in ascending order, and forgets them.
+    /// Calls `page` with each guest-physical page number written since the last call, in ascending order, and forgets them. Engines
+    /// of one machine share what they know of its memory: one of them answers for all.
     fn take_dirty_pages(&mut self, page: &mut dyn FnMut(u64));
-    /// Guest memory in `[address, address + bytes)` was changed by someone else: a device, a loader, a restore.
+    /// Guest memory in `[address, address + bytes)` was changed by someone else: a device, a loader, a restore. Of a machine with
+    /// several engines one is told, for all.
     fn memory_changed(&mut self, address: u64, bytes: u64);
     /// Switches edge coverage on with a filter, or off.
     fn set_coverage(&mut self, filter: Option<CoverageFilter>);

@@ -28,6 +28,8 @@ pub enum Purpose {
     SdkChoice,
     /// The identifier that the VM Generation ID device shows.
     GenerationId,
+    /// Turns of CPUs under the random schedule.
+    CpuSchedule,
 }
 
 impl Purpose {
@@ -41,6 +43,7 @@ impl Purpose {
             Purpose::SdkChoice => (5, 0),
             Purpose::GenerationId => (6, 0),
             Purpose::DiskFault(disk) => (7, disk),
+            Purpose::CpuSchedule => (8, 0),
         };
         (kind << 32) | u64::from(index)
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit, GuestRam, Lockstep, RamRegion, Tier};
+use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit, GuestRam, Lockstep, RamRegion, Tier, Topology};
 
 use crate::engine::{Capabilities, CoverageFilter, CpuModel, Engine, EngineError, ProgressUnit, TscBase};
 use crate::memory::GuestMemory;
@@ -74,11 +74,7 @@ impl Exact {
     }
 
     fn build(memory: Arc<GuestMemory>, config: &Config, both: bool) -> Result<Self, EngineError> {
-        let regions: Vec<RamRegion> = memory
-            .regions()
-            .into_iter()
-            .map(|(address, bytes, pointer)| RamRegion { address, bytes, pointer })
-            .collect();
+        let regions = regions(&memory);
         let refused = |error: chaoscontrol_cpu::RamError| EngineError::State(error.to_string());
         // SAFETY: the pointers are the live mappings of `memory`, which this value keeps alive for longer than the CPU
         // (fields drop in order), and the machine, which owns both, calls devices only while the CPU does not run.
@@ -103,6 +99,34 @@ impl Exact {
             Inner::Both(both) => both.cpu(),
         }
     }
+
+    /// The CPUs of a machine, which share what they know of its memory. Comparing both tiers all the time works on a copy of memory,
+    /// which several CPUs cannot share.
+    pub fn all(memory: &Arc<GuestMemory>, cpus: u8) -> Result<Vec<Box<dyn Engine>>, EngineError> {
+        if cpus == 1 {
+            return Ok(vec![Box::new(Self::new(memory.clone())?)]);
+        }
+        let tier = match chosen() {
+            TierChoice::Reference => Tier::Reference,
+            TierChoice::Compiled => Tier::Compiled,
+            TierChoice::Both => {
+                return Err(EngineError::State("both tiers side by side run one CPU a machine".to_owned()));
+            }
+        };
+        // SAFETY: the pointers are the live mappings of `memory`, which each value keeps alive for longer than its CPU (fields
+        // drop in order), and the machine, which owns all of them, runs one CPU at a time and calls devices only while none runs.
+        let ram = unsafe { GuestRam::new(&regions(memory)) }.map_err(|error| EngineError::State(error.to_string()))?;
+        let engine = |(number, ram)| -> Box<dyn Engine> {
+            let config = Config { tier, topology: Topology { number, count: cpus }, ..Config::default() };
+            Box::new(Self { inner: Inner::One(Box::new(Cpu::new(ram, &config))), _memory: memory.clone() })
+        };
+        Ok((0..).zip(ram.share(usize::from(cpus))).map(engine).collect())
+    }
+}
+
+/// The CPU's view of a machine's memory.
+fn regions(memory: &GuestMemory) -> Vec<RamRegion> {
+    memory.regions().into_iter().map(|(address, bytes, pointer)| RamRegion { address, bytes, pointer }).collect()
 }
 
 impl Engine for Exact {

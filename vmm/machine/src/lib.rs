@@ -20,6 +20,7 @@ pub mod pages;
 pub mod register_hash;
 mod run;
 pub mod sdk_window;
+pub mod smp;
 pub mod snapshot;
 pub mod stop;
 #[cfg(test)]
@@ -29,6 +30,7 @@ pub mod virtio;
 
 pub use config::{DiskConfig, EngineKind, Firmware, KvmMode, KvmOptions, NetConfig, VmConfig};
 pub use machine::Machine;
+pub use smp::{CpuSchedule, SmpConfig};
 pub use snapshot::{MachineSnapshot, MachineState};
 pub use stop::{MachineError, Stop};
 pub use time::{ClusterNs, GuestNs, Rate, TimeMap};

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! The machine: configure, load, run, snapshot, restore, fork.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+use chaoscontrol_cpu::CpuState;
 
 use crate::board::{Board, Bus};
 use crate::boot;
@@ -16,6 +19,9 @@ use crate::pages::{Digest, PageMap};
 use crate::register_hash;
 use crate::run::{Limit, bus};
 use crate::sdk_window::SdkWindow;
+use crate::smp::VirtualCpu;
+use crate::smp::journal::{Journal, OpenSlice};
+use crate::smp::schedule::Scheduler;
 use crate::stop::{MachineError, Stop};
 use crate::time::{GuestNs, TimeMap};
 use crate::virtio::VirtioMmio;
@@ -47,17 +53,23 @@ use crate::virtio::net::{Frame, Net};
 /// ```
 pub struct Machine {
     pub(crate) config: Arc<VmConfig>,
-    /// Before `memory`: an engine may point into it.
-    pub(crate) engine: Box<dyn Engine>,
+    /// Before `memory`: engines may point into it.
+    pub(crate) cpus: Vec<VirtualCpu>,
+    /// Index of the one that runs, or ran last.
+    pub(crate) cpu: usize,
+    /// Whose turn is next.
+    pub(crate) scheduler: Scheduler,
+    /// What the turns were, if that is kept.
+    pub(crate) journal: Option<Journal>,
+    /// The turn that is not over.
+    pub(crate) open_slice: Option<OpenSlice>,
+    /// Why nothing may be believed of this machine any more.
+    pub(crate) poisoned: Option<String>,
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) board: Board,
     pub(crate) time_map: TimeMap,
     /// Guest time = progress * ns_per_instruction + this, wrapping: an engine that counts another unit may be ahead.
     pub(crate) skipped_ns: u64,
-    /// The CPU halted and nothing was injected since.
-    pub(crate) halted: bool,
-    /// What the engine was last told about windows.
-    pub(crate) window_wanted: bool,
     /// How the guest ended, if it did.
     pub(crate) ended: Option<Stop>,
     /// Pages written since `base`, as far as they have been collected.
@@ -69,6 +81,7 @@ pub struct Machine {
 }
 
 fn check(config: &VmConfig) -> Result<(), MachineError> {
+    config.smp.check()?;
     let refuse = |field, rule: String| Err(MachineError::Config { field, rule });
     if !(1..=NS_PER_INSTRUCTION_MAX).contains(&config.ns_per_instruction) {
         return refuse(
@@ -95,31 +108,49 @@ impl Machine {
     pub fn new(config: Arc<VmConfig>) -> Result<Self, MachineError> {
         check(&config)?;
         let memory = Arc::new(GuestMemory::new(config.memory_bytes)?);
-        let engine: Box<dyn Engine> = match config.engine {
-            EngineKind::Exact => Box::new(Exact::new(memory.clone())?),
-            EngineKind::Kvm(mode) => Box::new(Kvm::new(memory.clone(), mode, config.kvm)?),
+        let engines: Vec<Box<dyn Engine>> = match config.engine {
+            EngineKind::Exact => Exact::all(&memory, config.smp.cpus)?,
+            EngineKind::Kvm(mode) => vec![Box::new(Kvm::new(memory.clone(), mode, config.kvm)?)],
         };
-        Self::with_engine(config, memory, engine)
+        Self::with_engines(config, memory, engines)
     }
 
-    /// A machine over an engine that the caller made for `memory`.
+    /// A machine of one CPU over an engine that the caller made for `memory`.
     pub fn with_engine(
         config: Arc<VmConfig>,
         memory: Arc<GuestMemory>,
-        mut engine: Box<dyn Engine>,
+        engine: Box<dyn Engine>,
+    ) -> Result<Self, MachineError> {
+        Self::with_engines(config, memory, vec![engine])
+    }
+
+    /// A machine over engines, one a CPU, that the caller made for `memory`.
+    pub fn with_engines(
+        config: Arc<VmConfig>,
+        memory: Arc<GuestMemory>,
+        mut engines: Vec<Box<dyn Engine>>,
     ) -> Result<Self, MachineError> {
         check(&config)?;
-        engine.set_coverage(config.coverage);
+        if engines.len() != usize::from(config.smp.cpus) {
+            let rule = format!("{} engines for {} CPUs", engines.len(), config.smp.cpus);
+            return Err(MachineError::Config { field: "cpus", rule });
+        }
+        for engine in &mut engines {
+            engine.set_coverage(config.coverage);
+        }
         let board = Board::new(&config);
         let mut machine = Self {
+            scheduler: Self::scheduler(&config.smp, &config.rng_seed),
+            journal: Self::new_journal(&config.smp),
+            open_slice: None,
+            poisoned: None,
             config,
-            engine,
+            cpus: engines.into_iter().map(VirtualCpu::new).collect(),
+            cpu: 0,
             memory,
             board,
             time_map: TimeMap::default(),
             skipped_ns: 0,
-            halted: false,
-            window_wanted: false,
             ended: None,
             dirty: BTreeSet::new(),
             base: PageMap::default(),
@@ -136,7 +167,7 @@ impl Machine {
 
     /// What the engine can do.
     pub fn capabilities(&self) -> Capabilities {
-        self.engine.capabilities()
+        self.engine().capabilities()
     }
 
     /// Places kernel, initrd, command line and tables, and the CPU at the kernel's entry.
@@ -144,7 +175,11 @@ impl Machine {
         let state = boot::load(&self.config, &self.memory, &self.board)?;
         SdkWindow::initialize(&self.memory);
         self.publish_writes();
-        self.engine.set_state(&state)?;
+        self.cpus[0].engine.set_state(&state)?;
+        for each in &mut self.cpus[1..] {
+            each.engine.set_state(&CpuState::never_started())?;
+            each.waiting = true;
+        }
         Ok(())
     }
 
@@ -156,7 +191,7 @@ impl Machine {
 
     /// Runs exactly `count` more units of progress, skipping idle time, unless something stops the machine earlier.
     pub fn run_instructions(&mut self, count: u64) -> Result<Stop, MachineError> {
-        let progress = self.engine.progress().saturating_add(count);
+        let progress = self.progress().saturating_add(count);
         self.run(Limit { deadline: GuestNs(u64::MAX), progress })
     }
 
@@ -191,33 +226,36 @@ impl Machine {
 
     /// The guest's TSC is its guest time: one tick a nanosecond.
     pub(crate) fn set_tsc_base(&mut self) {
-        self.engine.set_tsc_base(TscBase {
-            base_instructions: self.engine.progress(),
+        let base = TscBase {
+            base_instructions: self.engine().progress(),
             base_tsc: self.now().0.wrapping_add(crate::canary::leaked_ns()),
             numerator: u64::from(self.config.ns_per_instruction),
             denominator: 1,
-        });
+        };
+        self.engine_mut().set_tsc_base(base);
     }
 
     /// Guest time at this boundary.
     pub fn now(&self) -> GuestNs {
-        let run = self.engine.progress().wrapping_mul(u64::from(self.config.ns_per_instruction));
+        let run = self.progress().wrapping_mul(u64::from(self.config.ns_per_instruction));
         GuestNs(run.wrapping_add(self.skipped_ns))
     }
 
     /// Units of progress since power-on.
     pub fn instructions(&self) -> u64 {
-        self.engine.progress()
+        self.progress()
     }
 
     /// How many of them compiled code has made since this machine exists.
     pub fn compiled_instructions(&self) -> u64 {
-        self.engine.compiled_progress()
+        self.cpus.iter().map(|each| each.engine.compiled_progress()).sum()
     }
 
-    /// Whether the CPU is halted with no interrupt to take.
+    /// Whether every CPU is halted (or was not started) with no interrupt to take.
     pub fn is_halted(&self) -> bool {
-        self.halted && self.board.pending().is_none()
+        let idle =
+            |(cpu, each): (usize, &VirtualCpu)| each.waiting || each.halted && self.board.pending_for(cpu).is_none();
+        self.cpus.iter().enumerate().all(idle)
     }
 
     /// How the guest ended, if it did.
@@ -258,6 +296,7 @@ impl Machine {
     pub fn reseed_entropy(&mut self, seed: [u8; 32]) {
         self.board.rng.device_mut().reseed(&seed);
         self.board.sdk.reseed(&seed);
+        self.scheduler.reseed(&seed);
     }
 
     /// Gives the guest a new VM Generation ID and notifies it: it was forked or restarted.
@@ -350,29 +389,36 @@ impl Machine {
         &self.memory
     }
 
-    /// The CPU's registers.
-    pub fn cpu(&self) -> chaoscontrol_cpu::CpuState {
-        self.engine.state()
+    /// The registers of the CPU that runs, or ran last.
+    pub fn cpu(&self) -> CpuState {
+        self.engine().state()
     }
 
     /// Switches edge coverage on or off.
     pub fn set_coverage(&mut self, filter: Option<CoverageFilter>) {
-        self.engine.set_coverage(filter);
+        self.cpus.iter_mut().for_each(|each| each.engine.set_coverage(filter));
     }
 
-    /// Edge hit counts since the last clear, if coverage is on.
-    pub fn coverage(&self) -> Option<&[u8]> {
-        self.engine.coverage()
+    /// Edge hit counts since the last clear, over all CPUs, if coverage is on.
+    pub fn coverage(&self) -> Option<Cow<'_, [u8]>> {
+        let mut counts = Cow::Borrowed(self.cpus[0].engine.coverage()?);
+        for more in self.cpus[1..].iter().filter_map(|each| each.engine.coverage()) {
+            counts.to_mut().iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(*more));
+        }
+        Some(counts)
     }
 
     /// Zeroes the edge hit counts.
     pub fn clear_coverage(&mut self) {
-        self.engine.clear_coverage();
+        self.cpus.iter_mut().for_each(|each| each.engine.clear_coverage());
     }
 
-    /// BLAKE3 of the CPU state's canonical bytes.
+    /// BLAKE3 of the CPU state's canonical bytes; of several CPUs, over those of each in order.
     pub fn register_hash(&self) -> Digest {
-        register_hash::register_hash(&self.engine.state())
+        match &self.cpus[..] {
+            [only] => register_hash::register_hash(&only.engine.state()),
+            all => register_hash::register_hash_of_all(all.iter().map(|each| each.engine.state())),
+        }
     }
 
     /// BLAKE3 over guest memory, as [`PageMap::hash`].
@@ -383,6 +429,7 @@ impl Machine {
 
     /// A second machine that goes on from here on its own.
     pub fn fork(&mut self) -> Result<Self, MachineError> {
+        self.check_sound()?;
         let snapshot = self.snapshot();
         let mut copy = Self::new(self.config.clone())?;
         copy.restore(&snapshot)?;

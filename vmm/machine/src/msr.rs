@@ -23,8 +23,8 @@ const READ_AS_ZERO: [u32; 4] = [
 /// RDMSR; none raises #GP(0).
 pub(crate) fn read(board: &Board, index: u32) -> Option<u64> {
     match index {
-        APIC_BASE => Some(board.lapic.base()),
-        TSC_DEADLINE => Some(board.lapic.tsc_deadline()),
+        APIC_BASE => Some(board.lapic().base()),
+        TSC_DEADLINE => Some(board.lapic().tsc_deadline()),
         _ => READ_AS_ZERO.contains(&index).then_some(0),
     }
 }
@@ -32,9 +32,9 @@ pub(crate) fn read(board: &Board, index: u32) -> Option<u64> {
 /// WRMSR; false raises #GP(0). `tsc_offset` is what the guest added to its TSC.
 pub(crate) fn write(board: &mut Board, index: u32, value: u64, tsc_offset: u64, now: GuestNs) -> bool {
     match index {
-        APIC_BASE => board.lapic.set_base(value),
+        APIC_BASE => board.lapic_mut().set_base(value),
         TSC_DEADLINE => {
-            board.lapic.set_tsc_deadline(value, tsc_offset, now);
+            board.lapic_mut().set_tsc_deadline(value, tsc_offset, now);
             true
         }
         _ => READ_AS_ZERO.contains(&index),

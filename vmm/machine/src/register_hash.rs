@@ -147,6 +147,15 @@ pub fn register_hash(state: &CpuState) -> Digest {
     blake3::hash(&canonical_bytes(state)).into()
 }
 
+/// BLAKE3 of the canonical bytes of several CPUs, in order.
+pub fn register_hash_of_all(states: impl Iterator<Item = CpuState>) -> Digest {
+    let mut hasher = blake3::Hasher::new();
+    for state in states {
+        hasher.update(&canonical_bytes(&state));
+    }
+    hasher.finalize().into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,6 +10,7 @@ use crate::board::Bus;
 use crate::device::Request;
 use crate::machine::Machine;
 use crate::msr;
+use crate::smp::journal::JournalError;
 use crate::stop::{MachineError, Stop};
 use crate::time::GuestNs;
 
@@ -32,6 +33,17 @@ pub(crate) use bus;
 
 impl Machine {
     pub(crate) fn run(&mut self, limit: Limit) -> Result<Stop, MachineError> {
+        self.check_sound()?;
+        let result = self.run_on(limit);
+        match &result {
+            // Nothing has run without room for its record.
+            Ok(_) | Err(MachineError::Journal(JournalError::Full { .. })) => {}
+            Err(error) => self.poison(error.to_string()),
+        }
+        result
+    }
+
+    fn run_on(&mut self, limit: Limit) -> Result<Stop, MachineError> {
         if let Some(end) = &self.ended {
             return Ok(end.clone());
         }
@@ -39,7 +51,7 @@ impl Machine {
         self.publish_writes();
         loop {
             let now = self.now();
-            if now >= limit.deadline || self.engine.progress() >= limit.progress {
+            if now >= limit.deadline || self.progress() >= limit.progress {
                 return Ok(Stop::Deadline);
             }
             if self.board.next_event().is_some_and(|event| event <= now) {
@@ -47,11 +59,12 @@ impl Machine {
                 self.board.advance(&bus);
                 self.publish_writes();
             }
+            self.take_turns()?;
             if self.deliver_interrupts() {
                 continue;
             }
             let event = self.board.next_event();
-            if self.halted {
+            if self.current().halted {
                 match event.filter(|event| *event < limit.deadline) {
                     // At least one step: no device, in whatever state it was restored, may hold time still.
                     Some(event) => self.skip_to(event.max(now.after(u64::from(self.config.ns_per_instruction)))),
@@ -60,7 +73,7 @@ impl Machine {
                 continue;
             }
             let budget = self.budget(limit, event, now);
-            let exit = self.engine.run(budget)?;
+            let exit = self.engine_mut().run(budget)?;
             if let Some(stop) = self.handle(exit)? {
                 return Ok(stop);
             }
@@ -69,32 +82,36 @@ impl Machine {
 
     /// Units of progress to the first boundary at or after the event or the deadline.
     fn budget(&self, limit: Limit, event: Option<GuestNs>, now: GuestNs) -> u64 {
-        if self.board.lapic.nmi() {
+        if self.board.lapic().nmi() {
             // The CPU holds NMIs until its IRET, which is no exit: look again after every instruction.
             return 1;
         }
         let until = event.map_or(limit.deadline, |event| event.min(limit.deadline));
         let to_time = until.since(now).div_ceil(u64::from(self.config.ns_per_instruction));
-        to_time.min(limit.progress - self.engine.progress()).max(1)
+        let mut to_end = limit.progress - self.progress();
+        if self.cpus.len() > 1 {
+            to_end = to_end.min(self.scheduler.turn_end().saturating_sub(self.progress()));
+        }
+        to_time.min(to_end).max(1)
     }
 
     /// Injects what is pending, or asks for a window. True if something was injected.
     fn deliver_interrupts(&mut self) -> bool {
-        if self.board.lapic.nmi() && self.engine.inject_nmi() {
-            self.board.lapic.nmi_taken();
-            self.halted = false;
+        if self.board.lapic().nmi() && self.engine_mut().inject_nmi() {
+            self.board.lapic_mut().nmi_taken();
+            self.current_mut().halted = false;
             return true;
         }
         let pending = self.board.pending().is_some();
-        if pending && self.engine.interrupt_ready() {
+        if pending && self.engine().interrupt_ready() {
             if let Some(vector) = self.board.acknowledge() {
-                self.engine.inject_interrupt(vector);
-                self.halted = false;
+                self.engine_mut().inject_interrupt(vector);
+                self.current_mut().halted = false;
                 return true;
             }
-        } else if pending != self.window_wanted {
-            self.window_wanted = pending;
-            self.engine.request_interrupt_window(pending);
+        } else if pending != self.current().window_wanted {
+            self.current_mut().window_wanted = pending;
+            self.engine_mut().request_interrupt_window(pending);
         }
         false
     }
@@ -104,11 +121,12 @@ impl Machine {
         match exit {
             Exit::BudgetUsed | Exit::InterruptWindow => return Ok(None),
             Exit::Halted => {
-                self.halted = true;
+                self.current_mut().halted = true;
                 return Ok(None);
             }
             Exit::TprWrite => {
-                self.board.lapic.set_tpr_class(self.engine.tpr());
+                let class = self.engine().tpr();
+                self.board.lapic_mut().set_tpr_class(class);
                 return Ok(None);
             }
             Exit::Shutdown => return Ok(Some(self.end(Stop::TripleFault))),
@@ -118,8 +136,8 @@ impl Machine {
             Exit::MmioRead { address, size } => self.mmio_read(address, size),
             Exit::MmioWrite { address, size, value } => self.mmio_write(address, size, value),
             Exit::MsrRead { index } => match msr::read(&self.board, index) {
-                Some(value) => self.engine.complete_read(value),
-                None => self.engine.refuse_msr(),
+                Some(value) => self.engine_mut().complete_read(value),
+                None => self.engine_mut().refuse_msr(),
             },
             Exit::MsrWrite { index, value } => self.msr_write(index, value),
         }
@@ -138,7 +156,7 @@ impl Machine {
         let mut data = [0; 8];
         let bus = bus!(self);
         self.board.port_read(port, &mut data[..Self::bytes_of(size)], &bus);
-        self.engine.complete_read(u64::from_le_bytes(data));
+        self.engine_mut().complete_read(u64::from_le_bytes(data));
     }
 
     fn port_write(&mut self, port: u16, size: u8, value: u32) {
@@ -151,25 +169,25 @@ impl Machine {
         let mut data = [0; 8];
         let bus = bus!(self);
         self.board.mmio_read(address, &mut data[..Self::bytes_of(size)], &bus);
-        self.engine.complete_read(u64::from_le_bytes(data));
+        self.engine_mut().complete_read(u64::from_le_bytes(data));
     }
 
     fn mmio_write(&mut self, address: u64, size: u8, value: u64) {
         let data = value.to_le_bytes();
         let bus = bus!(self);
         self.board.mmio_write(address, &data[..Self::bytes_of(size)], &bus);
-        let class = self.board.lapic.tpr() >> 4;
-        if self.engine.tpr() != class {
-            self.engine.set_tpr(class);
+        let class = self.board.lapic().tpr() >> 4;
+        if self.engine().tpr() != class {
+            self.engine_mut().set_tpr(class);
         }
     }
 
     fn msr_write(&mut self, index: u32, value: u64) {
         let now = self.now();
         // Only the deadline is in TSC units, and only then is the whole state worth fetching.
-        let tsc_offset = if index == msr::TSC_DEADLINE { self.engine.state().msrs.tsc_offset } else { 0 };
+        let tsc_offset = if index == msr::TSC_DEADLINE { self.engine().state().msrs.tsc_offset } else { 0 };
         if !msr::write(&mut self.board, index, value, tsc_offset, now) {
-            self.engine.refuse_msr();
+            self.engine_mut().refuse_msr();
         }
     }
 
@@ -177,7 +195,7 @@ impl Machine {
     fn finish_instruction(&mut self, request: Option<Request>) -> Result<Option<Stop>, MachineError> {
         // One instruction makes few exits: the longest, FXSAVE to device memory, makes 64.
         for _ in 0..1024 {
-            match self.engine.run(1)? {
+            match self.engine_mut().run(1)? {
                 Exit::PortRead { port, size } => self.port_read(port, size),
                 Exit::PortWrite { port, size, value } => self.port_write(port, size, value),
                 Exit::MmioRead { address, size } => self.mmio_read(address, size),
@@ -187,7 +205,7 @@ impl Machine {
                 exit => {
                     self.publish_writes();
                     if exit == Exit::Halted {
-                        self.halted = true;
+                        self.current_mut().halted = true;
                     }
                     break;
                 }
@@ -216,9 +234,9 @@ impl Machine {
 
     /// Tells the engine and the dirty set about pages that devices wrote.
     pub(crate) fn publish_writes(&mut self) {
-        let (engine, dirty) = (&mut self.engine, &mut self.dirty);
+        let (cpus, dirty) = (&mut self.cpus, &mut self.dirty);
         self.memory.take_written_pages(&mut |page| {
-            engine.memory_changed(page << 12, 4096);
+            cpus[0].engine.memory_changed(page << 12, 4096);
             dirty.insert(page);
         });
     }

@@ -12,16 +12,19 @@ use crate::engine::{CpuModel, ProgressUnit};
 use crate::machine::Machine;
 use crate::memory::PAGE_BYTES;
 use crate::pages::PageMap;
+use crate::smp::SmpState;
 use crate::stop::{MachineError, Stop};
 use crate::time::{GuestNs, TimeMap};
 
 /// Version of [`MachineState`]; any change of meaning or layout bumps it.
 pub const STATE_VERSION: u32 = 1;
+/// Version of a [`MachineState`] of several CPUs.
+pub const STATE_VERSION_SMP: u32 = 2;
 
 /// Everything of a machine but its memory and disk pages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineState {
-    /// [`STATE_VERSION`].
+    /// [`STATE_VERSION`], or [`STATE_VERSION_SMP`] where `smp` is there.
     pub version: u32,
     /// Bytes of RAM.
     pub memory_bytes: u64,
@@ -38,10 +41,13 @@ pub struct MachineState {
     pub time_map: TimeMap,
     /// How the guest ended, if it did.
     pub ended: Option<Stop>,
-    /// The CPU.
+    /// The first CPU.
     pub cpu: CpuState,
     /// Every device and interrupt controller.
     pub board: BoardState,
+    /// The other CPUs, of a machine that has some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub smp: Option<SmpState>,
 }
 
 /// A machine at an instruction boundary. Cloning shares the pages.
@@ -60,16 +66,17 @@ impl Machine {
     pub fn snapshot(&mut self) -> MachineSnapshot {
         self.collect_pages();
         let state = MachineState {
-            version: STATE_VERSION,
+            version: if self.cpus.len() > 1 { STATE_VERSION_SMP } else { STATE_VERSION },
             memory_bytes: self.config.memory_bytes,
             ns_per_instruction: self.config.ns_per_instruction,
-            progress_unit: self.engine.capabilities().progress_unit,
-            cpu_model: self.engine.capabilities().cpu_model,
+            progress_unit: self.capabilities().progress_unit,
+            cpu_model: self.capabilities().cpu_model,
             now: self.now(),
             time_map: self.time_map,
             ended: self.ended.clone(),
-            cpu: self.engine.state(),
+            cpu: self.cpus[0].engine.state(),
             board: self.board.save(),
+            smp: self.save_smp(),
         };
         MachineSnapshot { state, pages: self.base.clone(), disks: self.board.media() }
     }
@@ -78,26 +85,32 @@ impl Machine {
     /// configuration is refused. After another error (a damaged state) the machine must not be used, only restored again.
     pub fn restore(&mut self, snapshot: &MachineSnapshot) -> Result<(), MachineError> {
         let state = &snapshot.state;
+        self.check_sound()?;
         self.check_fit(state)?;
         self.restore_pages(&snapshot.pages)?;
         self.board.restore(&state.board, &snapshot.disks)?;
-        self.engine.set_state(&state.cpu)?;
-        let run = self.engine.progress().wrapping_mul(u64::from(state.ns_per_instruction));
+        self.cpus[0].engine.set_state(&state.cpu)?;
+        self.cpus[0].halted = state.cpu.halted;
+        self.restore_smp(state.smp.as_ref())?;
+        let run = self.progress().wrapping_mul(u64::from(state.ns_per_instruction));
         self.skipped_ns = state.now.0.wrapping_sub(run);
         self.time_map = state.time_map;
         self.ended = state.ended.clone();
-        self.halted = state.cpu.halted;
-        self.window_wanted = false;
-        self.engine.request_interrupt_window(false);
+        for each in &mut self.cpus {
+            each.window_wanted = false;
+            each.engine.request_interrupt_window(false);
+        }
         self.set_tsc_base();
         Ok(())
     }
 
     fn check_fit(&self, state: &MachineState) -> Result<(), MachineError> {
         let refuse = |what: String| Err(MachineError::Snapshot(what));
-        if state.version != STATE_VERSION {
-            return refuse(format!("state version {}, this program reads {STATE_VERSION}", state.version));
+        let expected = if state.smp.is_some() { STATE_VERSION_SMP } else { STATE_VERSION };
+        if state.version != expected {
+            return refuse(format!("state version {}, this program reads {expected}", state.version));
         }
+        self.check_smp_fit(state.smp.as_ref())?;
         if state.memory_bytes != self.config.memory_bytes {
             return refuse(format!(
                 "{} bytes of memory, the machine has {}",
@@ -108,7 +121,7 @@ impl Machine {
             let (theirs, ours) = (state.ns_per_instruction, self.config.ns_per_instruction);
             return refuse(format!("taken at {theirs} ns an instruction, the machine runs at {ours}"));
         }
-        let capabilities = self.engine.capabilities();
+        let capabilities = self.capabilities();
         if state.cpu_model.is_full() && !capabilities.cpu_model.is_full() {
             return refuse(format!(
                 "its guest counts on a tsc, and engine {} must hide it on this host",
@@ -135,7 +148,7 @@ impl Machine {
     fn collect_dirty(&mut self) {
         self.publish_writes();
         let dirty = &mut self.dirty;
-        self.engine.take_dirty_pages(&mut |page| {
+        self.cpus[0].engine.take_dirty_pages(&mut |page| {
             dirty.insert(page);
         });
     }
@@ -144,7 +157,7 @@ impl Machine {
         self.publish_writes();
         // Ascending thrice, so that sorting is a merge.
         let mut wanted: Vec<u64> = std::mem::take(&mut self.dirty).into_iter().collect();
-        self.engine.take_dirty_pages(&mut |page| wanted.push(page));
+        self.cpus[0].engine.take_dirty_pages(&mut |page| wanted.push(page));
         self.base.differences(pages, &mut |page| wanted.push(page));
         wanted.sort();
         wanted.dedup();
@@ -157,10 +170,10 @@ impl Machine {
         const ZERO: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
         for page in wanted {
             self.memory.replace_page(page, pages.get(page).map_or(&ZERO, |page| page.bytes()));
-            self.engine.memory_changed(page << 12, PAGE_BYTES as u64);
+            self.cpus[0].engine.memory_changed(page << 12, PAGE_BYTES as u64);
         }
         // What was just copied is what the snapshot holds: not dirty.
-        self.engine.take_dirty_pages(&mut |_| {});
+        self.cpus[0].engine.take_dirty_pages(&mut |_| {});
         self.base = pages.clone();
         Ok(())
     }

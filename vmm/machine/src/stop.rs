@@ -61,6 +61,12 @@ pub enum MachineError {
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The machine may have done what no evidence covers; it does nothing any more.
+    #[error("this machine is not to be trusted any more: {0}")]
+    Poisoned(String),
+    /// The schedule journal.
+    #[error(transparent)]
+    Journal(#[from] crate::smp::journal::JournalError),
     /// A snapshot that does not fit.
     #[error("snapshot: {0}")]
     Snapshot(String),

@@ -103,6 +103,15 @@ pub enum Command {
         /// All faults in effect.
         faults: DiskFaults,
     },
+    /// From here on one CPU of the VM runs and no other, for a while.
+    SwitchCpu {
+        /// The VM.
+        vm: u16,
+        /// The CPU.
+        cpu: u16,
+        /// Guest ns for which only it runs.
+        hold_ns: u64,
+    },
     /// A frame reaches the network card.
     Deliver {
         /// Receiving VM.
@@ -123,6 +132,7 @@ impl Command {
             | Self::SetClock { vm, .. }
             | Self::StepWallClock { vm, .. }
             | Self::SetDiskFaults { vm, .. }
+            | Self::SwitchCpu { vm, .. }
             | Self::Deliver { vm, .. } => vm,
         }
     }

@@ -51,6 +51,18 @@ pub struct SimConfig {
     pub disks: Vec<u16>,
     /// The network at rest.
     pub network: NetworkConfig,
+    /// CPUs of each VM.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub cpus: u8,
+}
+
+fn one() -> u8 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out a reference")]
+fn is_one(cpus: &u8) -> bool {
+    *cpus == 1
 }
 
 /// Why a configuration is refused.
@@ -65,6 +77,9 @@ pub enum ConfigError {
     /// A jitter out of range.
     #[error("link jitter {0} ns must be at most {LINK_LATENCY_NS_MAX} ns")]
     Jitter(u64),
+    /// No CPU, or too many.
+    #[error("a VM has 1 to 8 CPUs, not {0}")]
+    Cpus(u8),
     /// A link that does not exist.
     #[error("there is no link from VM {from} to VM {to}")]
     Link {
@@ -88,7 +103,7 @@ impl SimConfig {
     /// What schedules are checked against, for branches of `horizon_ns`.
     #[must_use]
     pub fn shape(&self, horizon_ns: u64) -> Shape {
-        Shape { disks: self.disks.clone(), horizon_ns }
+        Shape { disks: self.disks.clone(), cpus: self.cpus, horizon_ns }
     }
 
     /// Length of a full round: the smallest latency of any link.
@@ -109,6 +124,9 @@ impl SimConfig {
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.disks.is_empty() || self.disks.len() > usize::from(MAX_VMS) {
             return Err(ConfigError::Vms(self.disks.len()));
+        }
+        if !(1..=8).contains(&self.cpus) {
+            return Err(ConfigError::Cpus(self.cpus));
         }
         let own = self.network.links.iter().map(|link| (link.latency_ns, link.jitter_ns));
         for (latency, jitter) in own.chain([(self.network.latency_ns, self.network.jitter_ns)]) {
@@ -140,7 +158,7 @@ mod tests {
     use super::*;
 
     fn config() -> SimConfig {
-        SimConfig { disks: vec![0; 3], network: NetworkConfig::default() }
+        SimConfig { disks: vec![0; 3], network: NetworkConfig::default(), cpus: 1 }
     }
 
     #[test]

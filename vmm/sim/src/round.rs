@@ -205,6 +205,11 @@ impl SimState {
                 commands.push((Command::StepWallClock { vm, jump_ns }, Some(index)));
                 self.ledger.observe(index, 1);
             }
+            Fault::CpuSwitch { vm, cpu, hold_ns } => {
+                self.expect_up(vm)?;
+                commands.push((Command::SwitchCpu { vm, cpu, hold_ns }, Some(index)));
+                self.ledger.observe(index, 1);
+            }
             Fault::ClockSkew { vm, .. } => {
                 self.expect_up(vm)?;
                 self.start(event, index, commands);

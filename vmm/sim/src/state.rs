@@ -81,6 +81,12 @@ impl SimState {
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
+
+    /// Rounds that were run.
+    #[must_use]
+    pub fn rounds(&self) -> u64 {
+        self.rounds
+    }
 }
 
 impl Sim {

@@ -191,7 +191,7 @@ impl FaultScheduleProfile {
                 let end = match parameter.domain.role {
                     Role::Vm => i128::from(self.vms),
                     Role::VmSet => 1i128 << self.vms,
-                    Role::Disk | Role::Duration | Role::Quantity => continue,
+                    Role::Disk | Role::Cpu | Role::Duration | Role::Quantity => continue,
                 };
                 if value >= end {
                     return Err(format!("values.schedule has {} {value}, there are {} VMs", parameter.name, self.vms));

@@ -38,6 +38,20 @@ pub struct NetworkConfiguration {
     pub jitter_ns: U64,
 }
 
+/// Several CPUs in each VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SmpConfiguration {
+    /// How many: 2 to 8.
+    pub cpus: u8,
+    /// Instructions a CPU runs before the next one's turn.
+    pub quantum_instructions: U64,
+    /// How the next one is chosen: `round-robin` or `random`.
+    pub schedule: String,
+    /// Most records that a VM's schedule journal holds; 0 keeps none.
+    pub smp_schedule_journal_limit: u32,
+}
+
 /// A whole cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -71,6 +85,9 @@ pub struct RunConfiguration {
     pub network: NetworkConfiguration,
     /// Cluster time by which every VM must have completed its setup.
     pub setup_limit_ns: U64,
+    /// CPUs of each VM where it has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub smp: Option<SmpConfiguration>,
 }
 
 impl Document for RunConfiguration {
@@ -97,7 +114,14 @@ impl Document for RunConfiguration {
         }
         rule::within("network.latency_ns", self.network.latency_ns.0, 50_000, 60 * SECOND_NS)?;
         rule::within("network.jitter_ns", self.network.jitter_ns.0, 0, 60 * SECOND_NS)?;
-        rule::within("setup_limit_ns", self.setup_limit_ns.0, 1, 86_400 * SECOND_NS)
+        rule::within("setup_limit_ns", self.setup_limit_ns.0, 1, 86_400 * SECOND_NS)?;
+        if let Some(smp) = &self.smp {
+            rule::within("smp.cpus", smp.cpus, 2, 8)?;
+            rule::within("smp.quantum_instructions", smp.quantum_instructions.0, 1, 1_000_000_000)?;
+            rule::one_of("smp.schedule", &smp.schedule, &["round-robin", "random"])?;
+            rule::within("smp.smp_schedule_journal_limit", smp.smp_schedule_journal_limit, 0, 1 << 20)?;
+        }
+        Ok(())
     }
 }
 

@@ -51,6 +51,8 @@ pub enum Step {
     Panic(&'static str),
     /// The power goes off without a word.
     PowerOff,
+    /// The machine itself fails.
+    Fail,
 }
 
 #[derive(Clone, Debug)]
@@ -179,7 +181,7 @@ impl Fake {
                 return Some(NodeStop::PowerOff);
             }
             Step::Panic(text) => return Some(NodeStop::Panic((*text).to_owned())),
-            Step::PowerOff => return Some(NodeStop::PowerOff),
+            Step::PowerOff | Step::Fail => return Some(NodeStop::PowerOff),
         }
         None
     }
@@ -215,6 +217,8 @@ impl Node for Fake {
                 self.state.working -= now;
                 self.state.instructions += now;
                 self.state.guest_ns += now * NS_PER_INSTRUCTION;
+            } else if self.program.get(self.state.step) == Some(&Step::Fail) {
+                return Err(FakeError);
             } else if let Some(stop) = self.step() {
                 return Ok(stop);
             }
@@ -281,8 +285,8 @@ impl Node for Fake {
         self.edges = on.then(|| vec![0; 64]);
     }
 
-    fn coverage(&self) -> Option<&[u8]> {
-        self.edges.as_deref()
+    fn coverage(&self) -> Option<std::borrow::Cow<'_, [u8]>> {
+        self.edges.as_deref().map(Into::into)
     }
 
     fn register_hash(&self) -> Digest {
@@ -378,7 +382,7 @@ pub fn looping(steps: Vec<Step>) -> Vec<Step> {
 
 /// VMs of these programs.
 pub fn cluster(programs: Vec<Vec<Step>>) -> Cluster<Fake> {
-    let config = SimConfig { disks: vec![1; programs.len()], network: NetworkConfig::default() };
+    let config = SimConfig { disks: vec![1; programs.len()], network: NetworkConfig::default(), cpus: 1 };
     let nodes = (0..).zip(programs).map(|(vm, program)| Fake::new(vm, program)).collect();
     Cluster::from_nodes(nodes, config, 1).unwrap()
 }

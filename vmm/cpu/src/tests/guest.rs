@@ -49,18 +49,26 @@ impl Guest {
     }
 
     pub fn with_config(config: &Config, program: impl FnOnce(&mut CodeAssembler)) -> Self {
+        Self::with_cpus(config, 1, program).0
+    }
+
+    /// The guest's CPU, and others that share its RAM and start in the same state.
+    pub fn with_cpus(config: &Config, count: usize, program: impl FnOnce(&mut CodeAssembler)) -> (Self, Vec<Cpu>) {
         let mut ram = vec![0u64; RAM_BYTES / 8].into_boxed_slice();
         let pointer = ram.as_mut_ptr().cast::<u8>();
         let region = RamRegion { address: 0, bytes: RAM_BYTES as u64, pointer };
-        // SAFETY: `ram` is kept beside the CPU, and tests touch it only between the CPU's methods.
+        // SAFETY: `ram` is kept beside the CPUs, and tests touch it only between the CPUs' methods, one CPU at a time.
         let memory = unsafe { GuestRam::new(&[region]) }.expect("one aligned region");
-        let mut guest = Self { cpu: Cpu::new(memory, config), ram };
+        let mut cpus: Vec<Cpu> = memory.share(count).into_iter().map(|memory| Cpu::new(memory, config)).collect();
+        let mut guest = Self { cpu: cpus.remove(0), ram };
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         assert_eq!(guest.cpu.compiles(), config.tier == crate::Tier::Compiled, "a test of a tier runs on that tier");
         guest.build_tables();
         guest.assemble(CODE, program);
-        guest.cpu.set_state(&initial_state()).expect("a valid state");
-        guest
+        for cpu in std::iter::once(&mut guest.cpu).chain(&mut cpus) {
+            cpu.set_state(&initial_state()).expect("a valid state");
+        }
+        (guest, cpus)
     }
 
     fn build_tables(&mut self) {

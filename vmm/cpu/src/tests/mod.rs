@@ -21,6 +21,7 @@ macro_rules! tests_of {
             mod modes;
             mod operand_size;
             mod outside;
+            mod shared;
         }
     };
 }

@@ -2,7 +2,7 @@
 //! Boot: N VMs to `setup_complete`, one snapshot.
 
 use chaoscontrol_artifact::schema::{
-    DiskConfiguration, Link, NetworkConfiguration, Parameter, Parameters, RunConfiguration,
+    DiskConfiguration, Link, NetworkConfiguration, Parameter, Parameters, RunConfiguration, SmpConfiguration,
 };
 use chaoscontrol_artifact::{MediaType, ObjectRef, StageResult, Store, U64, escape};
 use chaoscontrol_cluster::Cluster;
@@ -61,6 +61,8 @@ pub struct BootOptions {
     pub wall_clock_start_ns: u64,
     /// Cluster time by which setup must be complete.
     pub setup_limit_ns: u64,
+    /// Several CPUs in each VM.
+    pub smp: Option<SmpConfiguration>,
 }
 
 /// Boots and stores kernel, initrd, disks, run configuration, snapshot and console output.
@@ -80,7 +82,7 @@ pub fn boot(store: &Store, options: &BootOptions, talk: Talk) -> Result<StageRes
         outputs.push(Link::new("console", store.put(MediaType::Console, cluster.serial_tail(vm))?));
     }
     talk(0, 0, "storing the snapshot");
-    outputs.push(Link::new("snapshot", snapshots::save(store, run_ref, &cluster.snapshot())?));
+    outputs.push(Link::new("snapshot", snapshots::save(store, run_ref, &cluster.snapshot()?)?));
     let mut result = StageResult { parameters: parameters(options), outputs, ..StageResult::default() };
     note_engine(&mut result, &run);
     Ok(result)
@@ -114,6 +116,7 @@ fn publish_inputs(store: &Store, options: &BootOptions) -> Result<RunConfigurati
         wall_clock_start_ns: U64(options.wall_clock_start_ns),
         network: NetworkConfiguration { latency_ns: U64(options.network_ns.0), jitter_ns: U64(options.network_ns.1) },
         setup_limit_ns: U64(options.setup_limit_ns),
+        smp: options.smp.clone(),
     })
 }
 
@@ -130,6 +133,12 @@ fn parameters(options: &BootOptions) -> Parameters {
     set("legacy", Parameter::Flag(options.legacy));
     set("ns_per_instruction", u64::from(options.ns_per_instruction).into());
     set("setup_limit_ns", options.setup_limit_ns.into());
+    if let Some(smp) = &options.smp {
+        set("cpus", u64::from(smp.cpus).into());
+        set("quantum_instructions", smp.quantum_instructions.0.into());
+        set("cpu_schedule", smp.schedule.as_str().into());
+        set("smp_schedule_journal_limit", u64::from(smp.smp_schedule_journal_limit).into());
+    }
     parameters
 }
 

@@ -44,7 +44,7 @@ impl Factory for Fake {
     }
 
     fn shape(&self, horizon_ns: u64) -> Shape {
-        Shape { disks: vec![1; 3], horizon_ns }
+        Shape { disks: vec![1; 3], cpus: 1, horizon_ns }
     }
 }
 
@@ -56,7 +56,7 @@ struct FakeSubject {
 
 impl Subject for FakeSubject {
     fn run(&mut self, plan: &Plan) -> Result<Ran, ExploreError> {
-        plan.schedule.check(&Shape { disks: vec![1; 3], horizon_ns: plan.horizon_ns }).unwrap();
+        plan.schedule.check(&Shape { disks: vec![1; 3], cpus: 1, horizon_ns: plan.horizon_ns }).unwrap();
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         if self.jitter {
             std::thread::sleep(Duration::from_micros(run * 7919 % 1500));
@@ -94,7 +94,7 @@ const ROUND_NS: u64 = 50_000_000;
 /// What the guests do, and the schedule that comes of following it: frames all the time, and a new leader after each partition.
 fn followed(plan: &Plan) -> (Schedule, Vec<Mark>) {
     let mut events: Vec<FaultEvent> = plan.schedule.events().to_vec();
-    let shape = Shape { disks: vec![1; 3], horizon_ns: plan.horizon_ns };
+    let shape = Shape { disks: vec![1; 3], cpus: 1, horizon_ns: plan.horizon_ns };
     let mut tactician = plan.tactic.clone().map(|tactic| Tactician::new(tactic, shape));
     let mut all = Vec::new();
     for round in 1..=plan.horizon_ns / ROUND_NS {

@@ -67,7 +67,7 @@ pub(crate) fn write(memory: &GuestMemory, board: &Board) -> Result<(), BootError
     xsdt.add_entry(MADT_ADDRESS);
     memory.write(XSDT_ADDRESS, &bytes_of(&xsdt))?;
     memory.write(FADT_ADDRESS, fadt().as_slice())?;
-    memory.write(MADT_ADDRESS, madt().as_slice())?;
+    memory.write(MADT_ADDRESS, madt(board.lapics.len() as u8).as_slice())?;
     memory.write(FACS_ADDRESS, &bytes_of(&FACS::new()))?;
     let dsdt = dsdt(board);
     let room = place::GENERATION_ID - DSDT_ADDRESS;
@@ -130,12 +130,14 @@ fn port(table: &mut Sdt, offset: usize, port: u16, bits: u8) {
     table.write_u64(offset + 4, u64::from(port));
 }
 
-fn madt() -> Sdt {
+fn madt(cpus: u8) -> Sdt {
     let mut table = Sdt::new(*b"APIC", 44, 5, OEM, OEM_TABLE, 1);
     table.write_u32(36, LAPIC_ADDRESS as u32);
     // A pair of 8259s is there too.
     table.write_u32(40, 1);
-    table.append_slice(&[0, 8, 0, 0, 1, 0, 0, 0]);
+    for cpu in 0..cpus {
+        table.append_slice(&[0, 8, cpu, cpu, 1, 0, 0, 0]);
+    }
     let mut ioapic = vec![1, 12, 0, 0];
     ioapic.extend((IOAPIC_ADDRESS as u32).to_le_bytes());
     ioapic.extend(0u32.to_le_bytes());

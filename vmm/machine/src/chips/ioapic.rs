@@ -21,13 +21,19 @@ const WRITABLE: u64 = 0xff00_0000_0001_afff;
 /// How a message is delivered (redirection entry bits 10..8, interrupt command bits 10..8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// Fixed or lowest priority: with one CPU the same.
+    /// To every CPU of the destination.
     Fixed,
+    /// To one CPU of the destination.
+    LowestPriority,
     /// Non-maskable.
     Nmi,
     /// The vector comes from the PIC.
     ExtInt,
-    /// SMI, INIT and reserved modes: no effect on this machine.
+    /// Resets a CPU, which then waits for a start-up message.
+    Init,
+    /// Starts a CPU that INIT left waiting, at the page that the vector names.
+    StartUp,
+    /// SMI and reserved modes: no effect on this machine.
     Other,
 }
 
@@ -35,8 +41,11 @@ impl Delivery {
     /// From the three mode bits.
     pub fn from_bits(bits: u64) -> Self {
         match bits & 7 {
-            0 | 1 => Self::Fixed,
+            0 => Self::Fixed,
+            1 => Self::LowestPriority,
             4 => Self::Nmi,
+            5 => Self::Init,
+            6 => Self::StartUp,
             7 => Self::ExtInt,
             _ => Self::Other,
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! The local APIC of the one CPU, with its timer. x2APIC is not offered.
+//! The local APIC of a CPU, with its timer. x2APIC is not offered.
 //!
 //! Source: AMD64 APM vol. 2 chapter 16, Intel SDM vol. 3 chapter 11 (TSC deadline). The timer's base clock is 1 GHz of guest
 //! time: one tick of the undivided count a nanosecond.
@@ -18,8 +18,10 @@ const SVR_ENABLED: u32 = 1 << 8;
 const ESR_SEND_ILLEGAL: u32 = 1 << 5;
 const ESR_RECEIVE_ILLEGAL: u32 = 1 << 6;
 const ESR_ILLEGAL_REGISTER: u32 = 1 << 7;
-/// APIC base MSR: enabled, boot processor, default address.
-pub const APIC_BASE_DEFAULT: u64 = 0xfee0_0000 | APIC_BASE_ENABLED | 1 << 8;
+/// APIC base MSR: the first CPU of the machine.
+const APIC_BASE_BOOT_CPU: u64 = 1 << 8;
+/// APIC base MSR of the first CPU: enabled, boot processor, default address.
+pub const APIC_BASE_DEFAULT: u64 = 0xfee0_0000 | APIC_BASE_ENABLED | APIC_BASE_BOOT_CPU;
 /// APIC base MSR: globally enabled.
 pub const APIC_BASE_ENABLED: u64 = 1 << 11;
 
@@ -112,11 +114,40 @@ impl Default for LapicState {
 }
 
 /// The chip.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Lapic {
     state: LapicState,
+    /// There is no other CPU.
+    alone: bool,
     /// Vectors of level-triggered interrupts that ended; the board hands them to the I/O APIC after each access.
     ended: Option<u8>,
+    /// A message for other CPUs; the board delivers it after each access.
+    outgoing: Option<Ipi>,
+}
+
+/// What one CPU's interrupt command sends to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipi {
+    /// How, which vector, to whom.
+    pub message: Message,
+    /// To all others, whatever the destination says.
+    pub all_others: bool,
+}
+
+/// What a message asks of a whole CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuRequest {
+    /// INIT.
+    Init,
+    /// A start-up message with its vector.
+    StartUp(u8),
+}
+
+impl LapicState {
+    /// After reset or INIT: software-disabled, everything masked (AMD64 APM vol. 2, 16.3.2).
+    fn after_init(base: u64, id: u32) -> Self {
+        Self { base, id, svr: 0xff, lvt: [LVT_MASKED; 6], ..Self::default() }
+    }
 }
 
 fn highest(bits: &[u32; 8]) -> Option<u8> {
@@ -136,7 +167,43 @@ fn is_set(bits: &[u32; 8], vector: u8) -> bool {
     bits[usize::from(vector) / 32] >> (vector % 32) & 1 == 1
 }
 
+impl Default for Lapic {
+    /// That of the only CPU.
+    fn default() -> Self {
+        Self::of_cpu(0, 1)
+    }
+}
+
 impl Lapic {
+    /// The local APIC of one of `count` CPUs at power-on: the first's as firmware leaves it, the others' after reset.
+    pub fn of_cpu(number: u8, count: u8) -> Self {
+        let state = match number {
+            0 => LapicState::default(),
+            _ => LapicState::after_init(APIC_BASE_DEFAULT & !APIC_BASE_BOOT_CPU, u32::from(number) << 24),
+        };
+        Self { state, alone: count == 1, ended: None, outgoing: None }
+    }
+
+    /// INIT: all but base and identity are as after reset.
+    pub fn init(&mut self) {
+        self.state = LapicState::after_init(self.state.base, self.state.id);
+    }
+
+    /// Takes the message that waits for other CPUs.
+    pub fn take_outgoing(&mut self) -> Option<Ipi> {
+        self.outgoing.take()
+    }
+
+    /// The class of what may interrupt now: the lowest of these takes a lowest-priority message.
+    pub fn priority(&self) -> u8 {
+        self.ppr() >> 4
+    }
+
+    /// Whether a message with this destination is for this CPU.
+    pub fn is_addressed(&self, message: &Message) -> bool {
+        self.is_enabled() && self.is_destination(message.destination, message.logical)
+    }
+
     /// Whether the APIC is switched on in its base MSR.
     pub fn is_enabled(&self) -> bool {
         self.state.base & APIC_BASE_ENABLED != 0
@@ -159,14 +226,12 @@ impl Lapic {
 
     /// Writes the APIC base MSR. False (#GP) for x2APIC, another address or reserved bits.
     pub fn set_base(&mut self, value: u64) -> bool {
-        if value & !APIC_BASE_ENABLED != APIC_BASE_DEFAULT & !APIC_BASE_ENABLED {
+        if (value ^ self.state.base) & !APIC_BASE_ENABLED != 0 {
             return false;
         }
         if value & APIC_BASE_ENABLED == 0 {
             // Switching off resets everything but the identity (APM vol. 2, 16.3.1).
-            let off =
-                LapicState { base: value, id: self.state.id, svr: 0xff, lvt: [LVT_MASKED; 6], ..LapicState::default() };
-            self.state = off;
+            self.state = LapicState::after_init(value, self.state.id);
         }
         self.state.base = value;
         true
@@ -228,14 +293,17 @@ impl Lapic {
 
     /// Accepts a message, or returns false where it is not for this CPU.
     pub fn accept(&mut self, message: Message) -> bool {
-        if !self.is_enabled() || !self.is_destination(message.destination, message.logical) {
-            return false;
-        }
+        self.is_addressed(&message) && self.take_message(message)
+    }
+
+    /// Takes a message in whose destination was already looked at.
+    pub fn take_message(&mut self, message: Message) -> bool {
         match message.delivery {
-            Delivery::Fixed => return self.request(message.vector, message.level),
+            Delivery::Fixed | Delivery::LowestPriority => return self.request(message.vector, message.level),
             Delivery::Nmi => self.state.nmi = true,
             Delivery::ExtInt => self.state.extint = true,
-            Delivery::Other => {}
+            // Whole CPUs are the board's.
+            Delivery::Init | Delivery::StartUp | Delivery::Other => {}
         }
         true
     }
@@ -293,9 +361,24 @@ impl Lapic {
             _ => false,
         };
         let vector = icr as u8;
-        match Delivery::from_bits(icr >> 8) {
-            Delivery::Fixed if vector < 16 => self.error(ESR_SEND_ILLEGAL),
-            Delivery::Fixed if to_self => {
+        let delivery = Delivery::from_bits(icr >> 8);
+        let fixed = matches!(delivery, Delivery::Fixed | Delivery::LowestPriority);
+        if fixed && vector < 16 {
+            return self.error(ESR_SEND_ILLEGAL);
+        }
+        let shorthand = icr >> 18 & 3;
+        if shorthand != 1 {
+            let (destination, logical) = ((icr >> 56) as u8, icr & 1 << 11 != 0);
+            let message = Message { delivery, vector, level: false, destination, logical };
+            // INIT with the level bit clear is the end of a signal that is no message here.
+            let ends_init = delivery == Delivery::Init && icr & 1 << 14 == 0;
+            let outgoing = Ipi { message, all_others: shorthand >= 2 };
+            self.outgoing = Some(outgoing).filter(|_| !ends_init && !self.alone);
+        }
+        match delivery {
+            // Of several CPUs the board finds the one that takes it.
+            Delivery::LowestPriority if shorthand == 0 && !self.alone => {}
+            Delivery::Fixed | Delivery::LowestPriority if to_self => {
                 self.request(vector, false);
             }
             Delivery::Nmi if to_self => self.state.nmi = true,
@@ -492,10 +575,7 @@ impl Device for Lapic {
 
     fn restore(&mut self, state: &LapicState) -> Result<(), StateError> {
         let lvt_is_valid = state.lvt.iter().zip(LVT_WRITABLE).all(|(entry, writable)| entry & !writable == 0);
-        if !lvt_is_valid
-            || state.divide & !0xb != 0
-            || state.base & !APIC_BASE_ENABLED != APIC_BASE_DEFAULT & !APIC_BASE_ENABLED
-        {
+        if !lvt_is_valid || state.divide & !0xb != 0 || (state.base ^ self.state.base) & !APIC_BASE_ENABLED != 0 {
             return Err(StateError::new("lapic", "base, divide or vector table has undefined bits set"));
         }
         if state.irr[0] & 0xffff != 0 || state.isr[0] & 0xffff != 0 {
@@ -503,6 +583,7 @@ impl Device for Lapic {
         }
         self.state = state.clone();
         self.ended = None;
+        self.outgoing = None;
         Ok(())
     }
 }

@@ -13,7 +13,16 @@ const PROGRAM: u64 = 0x40_0000;
 
 /// The guest kernel, from `CHAOS_TEST_KERNEL` or the one that was built last; says so where there is none.
 pub fn kernel(file: &str) -> Option<Vec<u8>> {
-    let found = std::env::var_os("CHAOS_TEST_KERNEL").map(|path| PathBuf::from(path).with_file_name(file));
+    find(file, "CHAOS_TEST_KERNEL", "guest/kernel/build", false)
+}
+
+/// The guest kernel for several CPUs, from `CHAOS_TEST_KERNEL_SMP` or the one that was built last.
+pub fn smp_kernel(file: &str) -> Option<Vec<u8>> {
+    find(file, "CHAOS_TEST_KERNEL_SMP", "guest/kernel/build --smp", true)
+}
+
+fn find(file: &str, variable: &str, builder: &str, smp: bool) -> Option<Vec<u8>> {
+    let found = std::env::var_os(variable).map(|path| PathBuf::from(path).with_file_name(file));
     let path = found.or_else(|| {
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
         let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
@@ -23,7 +32,8 @@ pub fn kernel(file: &str) -> Option<Vec<u8>> {
                 let path = entry.ok()?.path();
                 // Not the PIC-only variant: it has no ACPI.
                 let config = std::fs::read_to_string(path.join("config")).ok()?;
-                let wanted = config.lines().any(|line| line == "CONFIG_ACPI=y");
+                let has = |option| config.lines().any(|line| line == option);
+                let wanted = has("CONFIG_ACPI=y") && has("CONFIG_SMP=y") == smp;
                 let built = path.join(file).metadata().ok()?.modified().ok()?;
                 wanted.then(|| (built, path.join(file)))
             })
@@ -33,7 +43,7 @@ pub fn kernel(file: &str) -> Option<Vec<u8>> {
     });
     let data = path.and_then(|path| std::fs::read(path).ok());
     if data.is_none() {
-        eprintln!("skipped: no {file}: build one with guest/kernel/build, or set CHAOS_TEST_KERNEL to a vmlinux");
+        eprintln!("skipped: no {file}: build one with {builder}, or set {variable} to a vmlinux");
     }
     data
 }
@@ -134,4 +144,100 @@ pub fn ticking_init() -> Vec<u8> {
     a.set_label(&mut pause).unwrap();
     a.dq(&[0, 20_000_000]).unwrap();
     elf(&a.assemble(PROGRAM + HEADER_BYTES).unwrap(), PROGRAM)
+}
+
+/// Additions of each thread of [`threaded_init`].
+const ADDITIONS: u32 = 20_000;
+
+/// An init that starts a thread for each CPU, each of which binds itself to its CPU, checks that it is there, and adds to a
+/// counter that all share. It prints `threads-done` if all is right, `threads-wrong` if not, and powers off.
+pub fn threaded_init(threads: u32) -> Vec<u8> {
+    let mut a = CodeAssembler::new(64).unwrap();
+    let (mut start, mut child, mut wait, mut wrong, mut say) =
+        (a.create_label(), a.create_label(), a.create_label(), a.create_label(), a.create_label());
+    let (mut done, mut bad) = (a.create_label(), a.create_label());
+    // Anonymous memory at r12: counter, threads that are done, threads on the right CPU; masks, CPUs, stacks.
+    a.xor(edi, edi).unwrap();
+    a.mov(esi, 0x10_0000).unwrap();
+    a.mov(edx, 3).unwrap();
+    a.mov(r10d, 0x22).unwrap();
+    a.mov(r8, -1i64).unwrap();
+    a.xor(r9d, r9d).unwrap();
+    call(&mut a, 9);
+    a.mov(r12, rax).unwrap();
+    a.xor(r13d, r13d).unwrap();
+    a.set_label(&mut start).unwrap();
+    // clone(VM | FS | FILES | SIGHAND | THREAD, stack)
+    a.mov(rsi, r13).unwrap();
+    a.shl(rsi, 14).unwrap();
+    a.lea(rsi, qword_ptr(r12 + rsi + 0x1_3ff0)).unwrap();
+    a.mov(edi, 0x1_0f00).unwrap();
+    a.xor(edx, edx).unwrap();
+    a.xor(r10d, r10d).unwrap();
+    a.xor(r8d, r8d).unwrap();
+    call(&mut a, 56);
+    a.test(eax, eax).unwrap();
+    a.je(child).unwrap();
+    a.inc(r13d).unwrap();
+    a.cmp(r13d, threads as i32).unwrap();
+    a.jb(start).unwrap();
+    a.set_label(&mut wait).unwrap();
+    call(&mut a, 24);
+    a.cmp(dword_ptr(r12 + 8), threads as i32).unwrap();
+    a.jb(wait).unwrap();
+    a.lea(rsi, qword_ptr(done)).unwrap();
+    a.cmp(dword_ptr(r12 + 16), threads as i32).unwrap();
+    a.jne(wrong).unwrap();
+    a.cmp(dword_ptr(r12), (threads * ADDITIONS) as i32).unwrap();
+    a.je(say).unwrap();
+    a.set_label(&mut wrong).unwrap();
+    a.lea(rsi, qword_ptr(bad)).unwrap();
+    a.set_label(&mut say).unwrap();
+    a.mov(edi, 1).unwrap();
+    a.mov(edx, 14).unwrap();
+    call(&mut a, 1);
+    a.mov(edi, 0xfee1_deadu32).unwrap();
+    a.mov(esi, 672_274_793).unwrap();
+    a.mov(edx, 0x4321_fedc).unwrap();
+    call(&mut a, 169);
+    a.ud2().unwrap();
+    a.set_label(&mut child).unwrap();
+    thread(&mut a);
+    a.set_label(&mut done).unwrap();
+    a.db(b"threads-done \n").unwrap();
+    a.set_label(&mut bad).unwrap();
+    a.db(b"threads-wrong\n").unwrap();
+    elf(&a.assemble(PROGRAM + HEADER_BYTES).unwrap(), PROGRAM)
+}
+
+/// What each thread does; its number is in r13.
+fn thread(a: &mut CodeAssembler) {
+    let (mut again, mut elsewhere) = (a.create_label(), a.create_label());
+    // sched_setaffinity(0, 8, mask)
+    a.mov(ecx, r13d).unwrap();
+    a.mov(eax, 1).unwrap();
+    a.shl(eax, cl).unwrap();
+    a.mov(qword_ptr(r12 + r13 * 8 + 0x100), rax).unwrap();
+    a.lea(rdx, qword_ptr(r12 + r13 * 8 + 0x100)).unwrap();
+    a.xor(edi, edi).unwrap();
+    a.mov(esi, 8).unwrap();
+    call(a, 203);
+    // getcpu(cpu, 0, 0)
+    a.lea(rdi, qword_ptr(r12 + r13 * 8 + 0x200)).unwrap();
+    a.xor(esi, esi).unwrap();
+    a.xor(edx, edx).unwrap();
+    call(a, 309);
+    a.cmp(dword_ptr(r12 + r13 * 8 + 0x200), r13d).unwrap();
+    a.jne(elsewhere).unwrap();
+    a.lock().inc(dword_ptr(r12 + 16)).unwrap();
+    a.set_label(&mut elsewhere).unwrap();
+    a.mov(ebx, ADDITIONS).unwrap();
+    a.set_label(&mut again).unwrap();
+    a.lock().inc(dword_ptr(r12)).unwrap();
+    a.dec(ebx).unwrap();
+    a.jne(again).unwrap();
+    a.lock().inc(dword_ptr(r12 + 8)).unwrap();
+    a.xor(edi, edi).unwrap();
+    call(a, 60);
+    a.ud2().unwrap();
 }

@@ -33,7 +33,7 @@ pub struct World {
 }
 
 pub fn config(vms: usize) -> SimConfig {
-    SimConfig { disks: vec![1; vms], network: NetworkConfig::default() }
+    SimConfig { disks: vec![1; vms], network: NetworkConfig::default(), cpus: 1 }
 }
 
 impl World {
