@@ -11,7 +11,7 @@ use chaoscontrol_cli::{
 };
 use chaoscontrol_explore::events::json_lines;
 use chaoscontrol_explore::machines::{Host, choose_tier};
-use chaoscontrol_explore::stages::diverge::{DivergeOptions, diverge};
+use chaoscontrol_explore::stages::diverge::{DivergeOptions, Instruction, diverge};
 use chaoscontrol_explore::stages::explore::{HORIZON_NS, HORIZON_NS_MAX};
 
 static TOOL: Tool = Tool {
@@ -95,8 +95,22 @@ fn run(context: &Context) -> Failures<Output> {
             for (name, first, second) in diverged.registers {
                 text.push_str(&format!("  {name:24} {first} | {second}\n"));
             }
+            if let Some(instruction) = diverged.instruction {
+                text.push_str(&shown(&instruction));
+            }
             let note = Some("two runs that must be the same are not".to_owned());
             Ok(Output { bytes: text.into_bytes(), code: ExitCode::Diverged, note })
         }
     }
+}
+
+fn shown(instruction: &Instruction) -> String {
+    let at = instruction.rip.map_or(String::new(), |rip| format!(" at rip {rip:#x}"));
+    let mut text = format!("the instruction behind count {} on cpu {}{at}\n", instruction.count, instruction.cpu);
+    let [first, second] = &instruction.follows;
+    text.push_str(&format!("  first  {first}\n  second {second}\n"));
+    for (name, first, second) in &instruction.registers {
+        text.push_str(&format!("  {name:24} {first} | {second}\n"));
+    }
+    text
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use chaoscontrol_fault::ScheduleError;
 use chaoscontrol_machine::engine::CoverageFilter;
 use chaoscontrol_machine::pages::PageMap;
-use chaoscontrol_machine::{DiskConfig, EngineKind, Firmware, KvmOptions, MachineError, NetConfig, SmpConfig, VmConfig};
+use chaoscontrol_machine::{
+    DiskConfig, EngineKind, Firmware, KvmOptions, MachineError, NetConfig, SmpConfig, VmConfig,
+};
 use chaoscontrol_sim::{ConfigError, NetworkConfig, SimConfig, Stream, mac_of};
 
 /// A disk that every VM gets its own copy of.

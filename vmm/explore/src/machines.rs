@@ -44,6 +44,7 @@ impl From<ClusterError> for ExploreError {
                     | MachineError::Boot(_)
                     | MachineError::Snapshot(_)
                     | MachineError::Journal(_)
+                    | MachineError::LogFull { .. }
                     | MachineError::State(_) => Self::Input(text),
                     MachineError::Engine(EngineError::State(_)) => Self::Input(text),
                     MachineError::Engine(EngineError::HostLacks(_)) => Self::HostLacks(text),

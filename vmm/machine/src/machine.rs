@@ -9,8 +9,10 @@ use chaoscontrol_cpu::CpuState;
 
 use crate::board::{Board, Bus};
 use crate::boot;
+use crate::capacity::{CapacityPlan, HighWater};
 use crate::config::{DISK_BYTES_MAX, DISKS_MAX, EngineKind, NS_PER_INSTRUCTION_MAX, VmConfig};
 use crate::engine::{Capabilities, CoverageFilter, Engine, TscBase};
+use crate::event_log::EventLog;
 use crate::exact::Exact;
 use crate::kvm::Kvm;
 use crate::layout::SLOT_DISK;
@@ -78,11 +80,22 @@ pub struct Machine {
     pub(crate) base: PageMap,
     /// Serial text that stops a run; empty for none.
     pub(crate) watch: Vec<u8>,
+    /// What may wait for the host, and how much of it did.
+    pub(crate) capacity: CapacityPlan,
+    pub(crate) high_water: HighWater,
+    /// How often a turn did not start because the journal was full.
+    pub(crate) journal_refusals: u64,
+    /// What happens, if that is kept.
+    pub(crate) log: Option<Box<EventLog>>,
 }
 
 fn check(config: &VmConfig) -> Result<(), MachineError> {
     config.smp.check()?;
     let refuse = |field, rule: String| Err(MachineError::Config { field, rule });
+    if config.smp.cpus > 1 && config.engine != EngineKind::Exact {
+        let rule = format!("engine {} runs one CPU a machine, engine exact up to 8", config.engine.name());
+        return refuse("cpus", rule);
+    }
     if !(1..=NS_PER_INSTRUCTION_MAX).contains(&config.ns_per_instruction) {
         return refuse(
             "ns_per_instruction",
@@ -100,7 +113,7 @@ fn check(config: &VmConfig) -> Result<(), MachineError> {
             return refuse("disks", format!("the image is larger than the disk's {} bytes", disk.size_bytes));
         }
     }
-    Ok(())
+    CapacityPlan::of(config).map(drop)
 }
 
 impl Machine {
@@ -135,6 +148,7 @@ impl Machine {
             let rule = format!("{} engines for {} CPUs", engines.len(), config.smp.cpus);
             return Err(MachineError::Config { field: "cpus", rule });
         }
+        let capacity = CapacityPlan::of(&config)?;
         for engine in &mut engines {
             engine.set_coverage(config.coverage);
         }
@@ -155,6 +169,10 @@ impl Machine {
             dirty: BTreeSet::new(),
             base: PageMap::default(),
             watch: Vec::new(),
+            capacity,
+            high_water: HighWater::default(),
+            journal_refusals: 0,
+            log: None,
         };
         machine.set_tsc_base();
         Ok(machine)

@@ -35,9 +35,13 @@ impl Machine {
     pub(crate) fn run(&mut self, limit: Limit) -> Result<Stop, MachineError> {
         self.check_sound()?;
         let result = self.run_on(limit);
+        self.note_high_water();
+        if matches!(result, Err(MachineError::Journal(JournalError::Full { .. }))) {
+            self.journal_refusals += 1;
+        }
         match &result {
             // Nothing has run without room for its record.
-            Ok(_) | Err(MachineError::Journal(JournalError::Full { .. })) => {}
+            Ok(_) | Err(MachineError::Journal(JournalError::Full { .. }) | MachineError::LogFull { .. }) => {}
             Err(error) => self.poison(error.to_string()),
         }
         result
@@ -60,6 +64,9 @@ impl Machine {
                 self.publish_writes();
             }
             self.take_turns()?;
+            if self.log.is_some() {
+                self.log_boundary()?;
+            }
             if self.deliver_interrupts() {
                 continue;
             }
@@ -92,6 +99,9 @@ impl Machine {
         if self.cpus.len() > 1 {
             to_end = to_end.min(self.scheduler.turn_end().saturating_sub(self.progress()));
         }
+        if self.log.is_some() {
+            to_end = to_end.min(self.to_next_mark());
+        }
         to_time.min(to_end).max(1)
     }
 
@@ -100,6 +110,7 @@ impl Machine {
         if self.board.lapic().nmi() && self.engine_mut().inject_nmi() {
             self.board.lapic_mut().nmi_taken();
             self.current_mut().halted = false;
+            self.log_interrupt(None);
             return true;
         }
         let pending = self.board.pending().is_some();
@@ -107,6 +118,7 @@ impl Machine {
             if let Some(vector) = self.board.acknowledge() {
                 self.engine_mut().inject_interrupt(vector);
                 self.current_mut().halted = false;
+                self.log_interrupt(Some(vector));
                 return true;
             }
         } else if pending != self.current().window_wanted {
@@ -121,24 +133,36 @@ impl Machine {
         match exit {
             Exit::BudgetUsed | Exit::InterruptWindow => return Ok(None),
             Exit::Halted => {
+                self.log_exit(exit, None);
                 self.current_mut().halted = true;
                 return Ok(None);
             }
             Exit::TprWrite => {
+                self.log_exit(exit, None);
                 let class = self.engine().tpr();
                 self.board.lapic_mut().set_tpr_class(class);
                 return Ok(None);
             }
-            Exit::Shutdown => return Ok(Some(self.end(Stop::TripleFault))),
-            Exit::GuestError(error) => return Ok(Some(self.end(Stop::GuestError(error)))),
+            Exit::Shutdown => {
+                self.log_exit(exit, None);
+                return Ok(Some(self.end(Stop::TripleFault)));
+            }
+            Exit::GuestError(error) => {
+                self.log_exit(exit, None);
+                return Ok(Some(self.end(Stop::GuestError(error))));
+            }
             Exit::PortRead { port, size } => self.port_read(port, size),
             Exit::PortWrite { port, size, value } => self.port_write(port, size, value),
             Exit::MmioRead { address, size } => self.mmio_read(address, size),
             Exit::MmioWrite { address, size, value } => self.mmio_write(address, size, value),
-            Exit::MsrRead { index } => match msr::read(&self.board, index) {
-                Some(value) => self.engine_mut().complete_read(value),
-                None => self.engine_mut().refuse_msr(),
-            },
+            Exit::MsrRead { index } => {
+                let value = msr::read(&self.board, index);
+                self.log_exit(exit, value);
+                match value {
+                    Some(value) => self.engine_mut().complete_read(value),
+                    None => self.engine_mut().refuse_msr(),
+                }
+            }
             Exit::MsrWrite { index, value } => self.msr_write(index, value),
         }
         self.publish_writes();
@@ -156,10 +180,13 @@ impl Machine {
         let mut data = [0; 8];
         let bus = bus!(self);
         self.board.port_read(port, &mut data[..Self::bytes_of(size)], &bus);
-        self.engine_mut().complete_read(u64::from_le_bytes(data));
+        let value = u64::from_le_bytes(data);
+        self.log_exit(Exit::PortRead { port, size }, Some(value));
+        self.engine_mut().complete_read(value);
     }
 
     fn port_write(&mut self, port: u16, size: u8, value: u32) {
+        self.log_exit(Exit::PortWrite { port, size, value }, None);
         let data = u64::from(value).to_le_bytes();
         let bus = bus!(self);
         self.board.port_write(port, &data[..Self::bytes_of(size)], &bus);
@@ -169,10 +196,13 @@ impl Machine {
         let mut data = [0; 8];
         let bus = bus!(self);
         self.board.mmio_read(address, &mut data[..Self::bytes_of(size)], &bus);
-        self.engine_mut().complete_read(u64::from_le_bytes(data));
+        let value = u64::from_le_bytes(data);
+        self.log_exit(Exit::MmioRead { address, size }, Some(value));
+        self.engine_mut().complete_read(value);
     }
 
     fn mmio_write(&mut self, address: u64, size: u8, value: u64) {
+        self.log_exit(Exit::MmioWrite { address, size, value }, None);
         let data = value.to_le_bytes();
         let bus = bus!(self);
         self.board.mmio_write(address, &data[..Self::bytes_of(size)], &bus);
@@ -183,6 +213,7 @@ impl Machine {
     }
 
     fn msr_write(&mut self, index: u32, value: u64) {
+        self.log_exit(Exit::MsrWrite { index, value }, None);
         let now = self.now();
         // Only the deadline is in TSC units, and only then is the whole state worth fetching.
         let tsc_offset = if index == msr::TSC_DEADLINE { self.engine().state().msrs.tsc_offset } else { 0 };

@@ -201,6 +201,11 @@ impl SdkWindow {
         self.state.choices_made
     }
 
+    /// Bytes that messages take which wait to be taken.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.waiting_bytes
+    }
+
     /// What went through the window so far.
     pub fn counters(&self) -> SdkCounters {
         self.state.counters

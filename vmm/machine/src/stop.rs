@@ -67,6 +67,12 @@ pub enum MachineError {
     /// The schedule journal.
     #[error(transparent)]
     Journal(#[from] crate::smp::journal::JournalError),
+    /// There is no room in the event log for what may come next, so nothing runs.
+    #[error("the event log is full with {limit} events: log less, or raise its limit")]
+    LogFull {
+        /// The limit.
+        limit: usize,
+    },
     /// A snapshot that does not fit.
     #[error("snapshot: {0}")]
     Snapshot(String),

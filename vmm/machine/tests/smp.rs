@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use chaoscontrol_machine::smp::journal::{JournalError, SliceRecord};
-use chaoscontrol_machine::{CpuSchedule, GuestNs, Machine, MachineError, SmpConfig, Stop, VmConfig};
+use chaoscontrol_machine::{CpuSchedule, EngineKind, GuestNs, Machine, MachineError, SmpConfig, Stop, VmConfig};
 use common::{LAPIC, machine_with};
 use iced_x86::code_asm::*;
 
@@ -270,9 +270,12 @@ fn a_journal_of_which_something_is_missing_changed_or_moved_is_refused() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(refused(|records| {
-        records.remove(3);
-    }), JournalError::Missing { sequence: 3 });
+    assert_eq!(
+        refused(|records| {
+            records.remove(3);
+        }),
+        JournalError::Missing { sequence: 3 }
+    );
     assert_eq!(refused(|records| records[4].end += 1), JournalError::Forged { sequence: 4 });
     assert_eq!(refused(|records| records.swap(5, 6)), JournalError::Reordered { sequence: 5, found: 6 });
 }
@@ -322,4 +325,17 @@ fn a_full_journal_stops_the_machine_before_the_next_turn_and_taking_it_lets_it_g
     assert_eq!(end.expect("runs"), Stop::Idle { next_event: None });
     taken.extend(machine.close_schedule_journal().expect("sound"));
     assert_eq!(taken, recorded());
+    let row = machine.capacity_use()[0];
+    assert_eq!((row.resource, row.limit, row.used, row.high_water), ("schedule journal records", 7, 0, 7));
+    assert!(row.exhausted > 0, "{row:?}");
+}
+
+#[test]
+fn several_cpus_are_refused_on_every_other_engine_before_anything_is_opened() {
+    for engine in EngineKind::ALL.into_iter().filter(|engine| *engine != EngineKind::Exact) {
+        let mut config = VmConfig::new(64 << 20, Vec::new().into());
+        (config.engine, config.smp) = (engine, smp(2));
+        let error = Machine::new(Arc::new(config)).err().expect("refused").to_string();
+        assert!(error.starts_with("cpus: ") && error.contains(engine.name()), "{error}");
+    }
 }

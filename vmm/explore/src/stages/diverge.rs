@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Diverge: run one thing twice and name the first event that differs.
 
-use chaoscontrol_artifact::schema::{Descriptor, Divergence, RunConfiguration};
+use chaoscontrol_artifact::schema::{Descriptor, Divergence, RunConfiguration, TraceDocument};
 use chaoscontrol_artifact::{ObjectRef, Store};
 use chaoscontrol_cluster::{Cluster, GuestEvent};
 use chaoscontrol_fault::Schedule;
-use chaoscontrol_machine::KvmOptions;
+use chaoscontrol_machine::{CpuState, EngineKind, KvmOptions};
+use chaoscontrol_trace::{Entry, Found, Narrowing, narrow};
 
+use super::dlog::logged;
 use super::{AnyBug, Talk, bugs_of, same_guest};
 use crate::error::ExploreError;
 use crate::machines::{branch_plan, configuration, ran};
@@ -37,6 +39,23 @@ pub struct Diverged {
     /// The first difference.
     pub at: Divergence,
     /// The VM's state at the end of that round: name, first run, second run. Where the two ran to, and what differs.
+    pub registers: Vec<(String, String, String)>,
+    /// The instruction after which they are not the same, where more runs found one.
+    pub instruction: Option<Instruction>,
+}
+
+/// An instruction of a VM.
+#[derive(Clone, Debug)]
+pub struct Instruction {
+    /// Instructions of the VM before it.
+    pub count: u64,
+    /// The CPU that ran it.
+    pub cpu: u8,
+    /// Where it is.
+    pub rip: Option<u64>,
+    /// What follows it in the first run and in the second one.
+    pub follows: [String; 2],
+    /// Registers that differ behind it: name, first run, second run.
     pub registers: Vec<(String, String, String)>,
 }
 
@@ -71,25 +90,38 @@ pub fn diverge(
     };
     talk(2, 2, "runs, and two more to the difference");
     let horizon_ns = at.cluster_ns.0.saturating_sub(start_ns).max(1);
-    let registers = match at.vm {
-        Some(vm) => {
-            let plan = Plan { schedule: before(&plan.schedule, horizon_ns), horizon_ns, ..plan };
-            differing(start.registers(store, &plan, vm)?, start.registers(store, &plan, vm)?)
-        }
-        None => Vec::new(),
+    let Some(vm) = at.vm else { return Ok(Err(Diverged { at, registers: Vec::new(), instruction: None })) };
+    let plan = Plan { schedule: before(&plan.schedule, horizon_ns), horizon_ns, ..plan };
+    let registers = differing(start.registers(store, &plan, vm)?, start.registers(store, &plan, vm)?);
+    let instruction = if start.counts_instructions(store)? {
+        talk(2, 2, "runs, and some more to the instruction");
+        let stretch = stretch(&first.trace, &second.trace, at.round.0, vm);
+        start.instruction(store, &plan, vm, stretch)?
+    } else {
+        None
     };
-    Ok(Err(Diverged { at, registers }))
+    Ok(Err(Diverged { at, registers, instruction }))
+}
+
+/// A VM's counts at the barrier before a round, and at the later end of the round of two runs.
+fn stretch(first: &TraceDocument, second: &TraceDocument, round: u64, vm: u16) -> (u64, u64) {
+    let counts = |before: bool| {
+        let rounds = [first, second].into_iter().flat_map(|trace| &trace.rounds);
+        let wanted = rounds.filter(move |other| if before { other.round + 1 == round } else { other.round == round });
+        wanted.filter_map(|round| round.vms.get(usize::from(vm))).map(|vm| vm.instructions)
+    };
+    (counts(true).min().unwrap_or(0), counts(false).max().unwrap_or(u64::MAX))
 }
 
 /// Where a run starts.
-struct Begin {
-    run: ObjectRef,
-    snapshot: Option<ObjectRef>,
-    kvm: KvmOptions,
+pub(super) struct Begin {
+    pub run: ObjectRef,
+    pub snapshot: Option<ObjectRef>,
+    pub kvm: KvmOptions,
 }
 
 impl Begin {
-    fn cluster(&self, store: &Store) -> Result<Cluster, ExploreError> {
+    pub fn cluster(&self, store: &Store) -> Result<Cluster, ExploreError> {
         let config = configuration(store, &store.load::<RunConfiguration>(&self.run)?, self.kvm)?;
         let Some(snapshot) = &self.snapshot else { return Ok(Cluster::boot(&config)?) };
         let snapshot = snapshots::load(store, &store.load(snapshot)?)?;
@@ -109,19 +141,65 @@ impl Begin {
         let mut cluster = self.cluster(store)?;
         cluster.run(&branch_plan(plan))?;
         let missing = || ExploreError::Internal(format!("there is no vm {vm}"));
-        let mut cpu = cluster.node_mut(vm).ok_or_else(missing)?.snapshot().state.cpu;
-        // JSON values hold no numbers of 128 bits.
-        let xmm = std::mem::take(&mut cpu.xmm);
-        let value = serde_json::to_value(cpu).map_err(|error| ExploreError::Internal(error.to_string()))?;
-        let mut flat = Vec::new();
-        flatten(&value, String::new(), &mut flat);
-        flat.retain(|(name, _)| !name.starts_with("xmm["));
-        flat.extend(xmm.iter().enumerate().map(|(index, value)| (format!("xmm[{index}]"), format!("{value:#x}"))));
-        Ok(flat)
+        flat(cluster.node_mut(vm).ok_or_else(missing)?.cpu())
+    }
+
+    /// Whether a count names one instruction.
+    fn counts_instructions(&self, store: &Store) -> Result<bool, ExploreError> {
+        let engine = store.load::<RunConfiguration>(&self.run)?.engine;
+        Ok(matches!(EngineKind::from_name(&engine), Some(EngineKind::Exact)))
+    }
+
+    /// The instruction of a VM after which two more runs are not the same, if they come apart as the first two did.
+    fn instruction(
+        &self,
+        store: &Store,
+        plan: &Plan,
+        vm: u16,
+        (from, to): (u64, u64),
+    ) -> Result<Option<Instruction>, ExploreError> {
+        let run = |_, config| {
+            let mut vms = logged(store, self, plan, Some(vm), config)?;
+            Ok::<_, ExploreError>(vms.swap_remove(usize::from(vm)))
+        };
+        match narrow(vm, from, to, run)? {
+            Narrowing::Same => Ok(None),
+            Narrowing::Instruction(found) => instruction_of(&found).map(Some),
+        }
     }
 }
 
-fn what(store: &Store, previous: &Descriptor, options: &DivergeOptions) -> Result<(Begin, Plan), ExploreError> {
+fn instruction_of(found: &Found) -> Result<Instruction, ExploreError> {
+    let difference = &found.difference;
+    let state = |entry: &Option<Entry>| entry.as_ref()?.mark.as_ref()?.state.clone();
+    let line = |entry: &Option<Entry>| entry.as_ref().map_or("(ends)".to_owned(), Entry::line);
+    let sides = [&difference.first, &difference.second];
+    let registers = match sides.map(state) {
+        [Some(first), Some(second)] => differing(flat(*first)?, flat(*second)?),
+        _ => Vec::new(),
+    };
+    let cpu = sides.into_iter().flatten().next().map_or(0, |entry| entry.cpu);
+    let rip = state(&difference.before).map(|state| state.rip);
+    Ok(Instruction { count: found.progress, cpu, rip, follows: sides.map(line), registers })
+}
+
+/// Every number of a CPU's state by name.
+fn flat(mut cpu: CpuState) -> Result<Vec<(String, String)>, ExploreError> {
+    // JSON values hold no numbers of 128 bits.
+    let xmm = std::mem::take(&mut cpu.xmm);
+    let value = serde_json::to_value(cpu).map_err(|error| ExploreError::Internal(error.to_string()))?;
+    let mut flat = Vec::new();
+    flatten(&value, String::new(), &mut flat);
+    flat.retain(|(name, _)| !name.starts_with("xmm["));
+    flat.extend(xmm.iter().enumerate().map(|(index, value)| (format!("xmm[{index}]"), format!("{value:#x}"))));
+    Ok(flat)
+}
+
+pub(super) fn what(
+    store: &Store,
+    previous: &Descriptor,
+    options: &DivergeOptions,
+) -> Result<(Begin, Plan), ExploreError> {
     let bugs = bugs_of(previous, None)?;
     if !bugs.is_empty() {
         let number = options.bug.unwrap_or(1);

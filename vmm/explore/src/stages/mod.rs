@@ -3,6 +3,8 @@
 
 pub mod boot;
 pub mod diverge;
+pub mod dlog;
+pub mod drift;
 pub mod explore;
 pub mod export;
 pub mod merge;

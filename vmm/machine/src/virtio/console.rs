@@ -53,6 +53,11 @@ impl Console {
         std::mem::take(&mut self.state.output)
     }
 
+    /// Output bytes that wait to be taken.
+    pub fn waiting(&self) -> usize {
+        self.state.output.len()
+    }
+
     /// Output bytes lost so far because nobody took them.
     pub fn output_dropped(&self) -> u64 {
         self.state.output_dropped

@@ -81,6 +81,11 @@ impl Net {
         std::mem::take(&mut self.state.transmitted)
     }
 
+    /// Frames that wait to be taken.
+    pub fn waiting(&self) -> usize {
+        self.state.transmitted.len()
+    }
+
     /// What happened to frames so far.
     pub fn counters(&self) -> NetCounters {
         self.state.counters
