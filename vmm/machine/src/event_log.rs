@@ -115,7 +115,7 @@ impl Machine {
         if log.keeps(progress) && log.events.len() + HEADROOM > limit {
             return Err(MachineError::LogFull { limit });
         }
-        let due = interval > 0 && log.keeps(progress) && (progress - from) % interval == 0;
+        let due = interval > 0 && log.keeps(progress) && (progress - from).is_multiple_of(interval);
         if !due || log.marked == Some(progress) {
             return Ok(());
         }

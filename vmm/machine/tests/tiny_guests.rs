@@ -3,6 +3,7 @@
 
 mod common;
 
+use chaoscontrol_machine::event_log::{LogConfig, What};
 use chaoscontrol_machine::{ClusterNs, GuestNs, Machine, MachineError, MachineSnapshot, Rate, Stop, TimeMap};
 use common::{DATA, IDT_POINTER, LAPIC, machine, machine_with, read64, run};
 use iced_x86::code_asm::*;
@@ -385,4 +386,41 @@ fn unknown_registers_fault_and_unknown_places_read_as_ones() {
     assert_eq!(read64(&machine, DATA), u64::MAX);
     assert_eq!(read64(&machine, DATA + 8), 0xffff_ffff);
     assert_eq!(read64(&machine, DATA + 16), 13);
+}
+
+#[test]
+fn a_log_changes_nothing_and_is_the_same_wherever_the_run_is_stopped() {
+    const COUNT: u64 = 60_000;
+    let config = LogConfig { interval: 997, memory: true, registers: true, ..LogConfig::default() };
+    let logged = |stops: &[u64]| {
+        let mut machine = machine(ticker(true));
+        machine.start_log(config);
+        for stop in stops.iter().copied().chain([COUNT - stops.iter().sum::<u64>()]) {
+            machine.run_instructions(stop).unwrap();
+        }
+        (machine.take_log(), machine.snapshot())
+    };
+    let mut plain = machine(ticker(true));
+    plain.run_instructions(COUNT).unwrap();
+    let (log, end) = logged(&[]);
+    same(&end, &plain.snapshot());
+    assert_eq!(logged(&[1, 996, 997, 5_000, 33]).0, log);
+    let count = |wanted: fn(&What) -> bool| log.iter().filter(|event| wanted(&event.what)).count() as u64;
+    assert_eq!(count(|what| matches!(what, What::Mark { .. })), COUNT / 997 + 1);
+    assert!(count(|what| *what == What::Interrupt(0x40)) > 5);
+    assert!(count(|what| matches!(what, What::Exit(..))) > 10);
+}
+
+#[test]
+fn a_full_log_stops_the_machine_before_anything_is_lost_and_leaves_it_sound() {
+    let mut machine = machine(ticker(true));
+    machine.start_log(LogConfig { interval: 1, limit: 2_100, ..LogConfig::default() });
+    assert!(matches!(machine.run_instructions(60_000), Err(MachineError::LogFull { limit: 2_100 })));
+    assert_eq!(machine.poisoned(), None);
+    let log = machine.take_log();
+    assert!(!log.is_empty() && log.len() < 2_100, "{}", log.len());
+    machine.run_instructions(60_000 - machine.instructions()).unwrap();
+    let mut plain = common::machine(ticker(true));
+    plain.run_instructions(60_000).unwrap();
+    same(&machine.snapshot(), &plain.snapshot());
 }
