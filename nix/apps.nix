@@ -35,7 +35,7 @@ let
       exit codes: those of the stage that failed; 0 also when a bug is found
       TEXT
       }
-      output=explore-raft bug=double_vote cmdline= vms=3 seed=42 branches=64 jobs=()
+      output=explore-raft bug=double_vote cmdline="" vms=3 seed=42 branches=64 jobs=()
       while [ $# -gt 0 ]; do
         case $1 in
           --help | -h) usage; exit 0 ;;

@@ -6,6 +6,7 @@
   nixpkgs,
   pkgs,
   packages,
+  platform,
   chaosTest,
   kernel,
   rust,
@@ -76,6 +77,32 @@ let
       done
       touch $out
     '';
+  # Every program answers, and the main job runs with one command: `nix flake check` by itself builds no app.
+  apps = import ./apps.nix { inherit pkgs packages kernel; };
+  appsAnswer = pkgs.runCommand "apps" { } ''
+    ${lib.concatStrings (
+      lib.mapAttrsToList (name: app: ''
+        ${app.program} --help >help || { echo "${name} --help failed" >&2; exit 1; }
+        grep -qi '^usage:' help || { echo "${name} --help does not say how it is used" >&2; exit 1; }
+      '') apps
+    )}
+    code=0
+    ${apps.explore-raft.program} --branch 3 >said 2>&1 || code=$?
+    [ $code = 2 ] && grep -q 'unknown argument: --branch' said
+    ${apps.explore-raft.program} --output run --bug none --branches 1 --jobs 1 >said
+    grep -q no_bug_found said
+    mkdir $out
+    cp run/receipt.json $out/
+  '';
+  # And neither packages, the shell, nor the formatter. Kernels that no check uses are left to `checks/flake kcov`: each takes minutes.
+  everything = pkgs.linkFarm "everything" (
+    removeAttrs packages.packages (lib.attrNames kernel.packages)
+    // {
+      shell = removeAttrs shell [ "formatter" ];
+      inherit (shell) formatter;
+    }
+  );
+  shell = import ./shell.nix { inherit pkgs platform; };
   downstream = (import ../checks/downstream/flake.nix).outputs {
     inherit nixpkgs;
     self = { };
@@ -144,5 +171,7 @@ lints
   };
 
   inherit pages;
+  apps = appsAnswer;
+  packages = everything;
 }
 // lib.mapAttrs' (name: lib.nameValuePair "downstream-${name}") downstream.checks.x86_64-linux

@@ -10,19 +10,13 @@
 }:
 let
   inherit (pkgs) lib;
-  # Crates whose tests are cargo's alone (checks/all): they take minutes, or want QEMU, a kernel in the user's cache or built tools. Those
-  # of checks/tidy are `repository-rules`.
-  slow = [
-    "vmm/cpu"
-    "vmm/cpu/oracle"
-    "vmm/machine"
-    "vmm/cluster"
-    "checks/e2e"
-    "checks/tidy"
-    "tools/contract"
-  ];
+  # Crates whose tests are cargo's alone; those of checks/tidy are `repository-rules`, those of chaos-contract are `contracts`.
+  slow = lib.filter (line: line != "" && !(lib.hasPrefix "#" line)) (
+    lib.splitString "\n" (lib.readFile (root + "/checks/slow-suites"))
+  );
+  isSlow = folder: lib.elem workspace.crates.${folder}.name (slow ++ [ "chaoscontrol-tidy" "chaoscontrol-e2e" "chaos-contract" ]);
   isNickel = folder: folder == "tools/contract";
-  tested = lib.filter (folder: !(lib.elem folder slow)) workspace.members;
+  tested = lib.filter (folder: !(isSlow folder)) workspace.members;
   linted = lib.filter (folder: !(isNickel folder)) workspace.members;
 
   # The rules of the repository read all of it as text.
@@ -115,8 +109,8 @@ in
   };
 }
 // lib.optionalAttrs (workspace.has "tools/contract") {
-  # The contracts against their examples and the registry, and every profile's projection. That each field of each document is refused
-  # when it is wrong, by Nickel and by Rust alike, is tried in checks/all.
+  # The contracts against their examples and the registry; each field of each document wrong in turn, which Nickel and the Rust types must
+  # refuse alike; and every profile's projection.
   contracts =
     let
       folders = [ "tools/contract" ];
@@ -137,7 +131,7 @@ in
           })
         }
         ${rust.resume rust.contractDependencies}
-        cargo test --release --locked $cargoFlags -p chaos-contract --test registry --test messages --test commands
+        cargo test --release --locked $cargoFlags -p chaos-contract
         chaos-profiles --check contracts/profiles
         touch $out
       '';

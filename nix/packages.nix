@@ -12,7 +12,9 @@ let
   named = f: folders: lib.listToAttrs (map (folder: lib.nameValuePair workspace.crates.${folder}.name (f folder)) folders);
   tools = named rust.tool rust.toolFolders;
 
-  # A tool as a stage needs it: real files in one folder, since a stage looks for chaos-contract beside itself.
+  contract = lib.optional (workspace.has "tools/contract") rust.contract;
+  # Tools as stages need them: real files in one folder, and there a link to chaos-contract, which a stage looks for beside itself. Of
+  # that there is one copy: it is as large as all other tools together.
   beside =
     name: parts:
     pkgs.runCommand name {
@@ -23,11 +25,10 @@ let
     } ''
       mkdir -p $out
       for part in ${toString parts}; do cp -rL --no-preserve=ownership "$part"/. $out/; chmod -R u+w $out; done
+      for part in ${toString contract}; do cp -rs "$part"/. $out/; done
     '';
-  contract = lib.optional (workspace.has "tools/contract") rust.contract;
-  withContract = name: beside name ([ tools.${name} ] ++ contract);
-  stages = lib.mapAttrs (name: _: withContract name) tools;
-  all = beside "chaos-tools" (lib.attrValues tools ++ contract);
+  stages = lib.mapAttrs (name: tool: beside name [ tool ]) tools;
+  all = beside "chaos-tools" (lib.attrValues tools);
 
   guestOf = import ./guest.nix {
     inherit
@@ -37,10 +38,23 @@ let
       workspace
       ;
   };
-  init = guestOf.guest "guest/init";
-  raft = guestOf.guest "guest/raft";
-  workloads = guestOf.guest "guest/workloads";
-  rustWorkload = guestOf.guest "guest/rust-workload";
+  # Every program of every crate in guest/, as guest-NAME.
+  guests = lib.listToAttrs (
+    lib.concatMap (
+      folder:
+      let
+        inherit (workspace.crates.${folder}) bins;
+        package = guestOf.guest folder;
+        named =
+          bin:
+          let
+            name = "guest-${lib.removePrefix "chaos-" (lib.removeSuffix "-demo" bin)}";
+          in
+          lib.nameValuePair name (if lib.length bins == 1 then package else one package bin name);
+      in
+      map named bins
+    ) (lib.filter (folder: workspace.crates.${folder}.bins != [ ]) (workspace.inDirectory "guest"))
+  );
   # One program of a crate with several.
   one =
     package: program: name:
@@ -48,18 +62,9 @@ let
       mkdir -p $out/bin
       cp ${package}/bin/${program} $out/bin/
     '';
-  guests = {
-    guest-init = init;
-    guest-raft = raft;
-    guest-net = guestOf.guest "guest/net";
-    guest-rust-workload = rustWorkload;
-    guest-sdk = one workloads "chaos-sdk-demo" "guest-sdk";
-    guest-fault-probe = one workloads "chaos-fault-probe" "guest-fault-probe";
-    guest-misbehave = one workloads "chaos-misbehave" "guest-misbehave";
-    guest-loops = one workloads "chaos-loops" "guest-loops";
-  };
   initrd = import ./initrd.nix {
-    inherit pkgs init;
+    inherit pkgs;
+    init = guests.guest-init;
     packer = tools.chaos-initrd;
   };
   initrds = lib.listToAttrs (

@@ -189,7 +189,10 @@ let
 
         ${text}
       '';
-      checkPhase = ''${bash} -n "$target"'';
+      checkPhase = ''
+        ${bash} -n "$target"
+        ${hostTool "shellcheck" [ "shellcheck" ]}/bin/shellcheck "$target"
+      '';
     };
 
   # A crate is a fixed-output derivation with Cargo.lock's own checksum. `cargo fetch --locked` has put its file into cargo's
@@ -305,6 +308,8 @@ in
       inherit name shellHook;
       nativeBuildInputs = packages;
       buildCommand = "printf '%s\\n' $nativeBuildInputs > $out";
+      # What `nix develop` reads to know the environment.
+      stdenv = runCommand "stdenv" { } "mkdir $out; cp ${setup} $out/setup";
     };
   stdenv = {
     inherit mkDerivation;
