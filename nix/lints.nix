@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
-# Tests, clippy, formatting, and the rules about dependencies, each in one derivation over the whole workspace.
+# Tests (among them the policy on dependencies and licences), clippy, and formatting, each in one derivation over the whole workspace.
 {
   pkgs,
   rust,
@@ -10,7 +10,8 @@
 }:
 let
   inherit (pkgs) lib;
-  # Crates whose tests are cargo's alone; those of checks/tidy are `repository-rules`, those of chaos-contract are `contracts`.
+  # Crates whose tests are cargo's alone: the slow ones, and the rules of the repository, which read all of it. Those of chaos-contract are
+  # `contracts` below.
   slow = lib.filter (line: line != "" && !(lib.hasPrefix "#" line)) (
     lib.splitString "\n" (lib.readFile (root + "/checks/slow-suites"))
   );
@@ -19,12 +20,6 @@ let
   tested = lib.filter (folder: !(isSlow folder)) workspace.members;
   linted = lib.filter (folder: !(isNickel folder)) workspace.members;
 
-  # The rules of the repository read all of it as text.
-  tree = builtins.path {
-    path = root;
-    name = "chaoscontrol-tree";
-    filter = path: _: !(lib.elem (baseNameOf path) [ "target" ]);
-  };
   rustFiles = builtins.path {
     path = root;
     name = "chaoscontrol-rust";
@@ -51,8 +46,7 @@ let
     workspace.sources {
       inherit folders;
       dev = true;
-      # A test holds the page of faults against their table.
-      extra = [ "contracts" "docs/faults.md" ];
+      extra = [ "contracts" ];
     };
   over =
     {
@@ -95,21 +89,14 @@ in
     folders = tested;
     script = ''
       export HOME=$NIX_BUILD_TOP TMPDIR=$NIX_BUILD_TOP
+      # What holds pages against code is cargo's: a changed page builds nothing again.
+      rm */*/tests/docs.rs
       cargo test --locked $cargoFlags ${rust.packagesOf tested}
-    '';
-  };
-  # The one check that a changed page builds again.
-  repository-rules = rust.layer {
-    name = "repository-rules";
-    script = ''
-      ${rust.unpack "source" tree workspace.members}
-      cargo test --locked $cargoFlags -p chaoscontrol-tidy
-      touch $out
     '';
   };
 }
 // lib.optionalAttrs (workspace.has "tools/contract") {
-  # The contracts against their examples and the registry; each field of each document wrong in turn, which Nickel and the Rust types must
+  # The contracts against their examples; each field of each document wrong in turn, which Nickel and the Rust types must
   # refuse alike; and every profile's projection.
   contracts =
     let
@@ -123,7 +110,7 @@ in
           (workspace.sources {
             inherit folders;
             dev = true;
-            extra = [ "contracts" "docs/artifacts.md" ];
+            extra = [ "contracts" ];
           })
           (workspace.closure {
             inherit folders;
@@ -131,6 +118,8 @@ in
           })
         }
         ${rust.resume rust.contractDependencies}
+        # It reads a page, and so is cargo's.
+        rm tools/contract/tests/registry.rs
         cargo test --release --locked $cargoFlags -p chaos-contract
         chaos-profiles --check contracts/profiles
         touch $out

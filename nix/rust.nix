@@ -15,6 +15,8 @@ let
   # each binary would name, and so keep, the folder of all crates.
   start = vendor: ''
     export CARGO_HOME=$NIX_BUILD_TOP/cargo-home CARGO_TARGET_DIR=$NIX_BUILD_TOP/target CARGO_TERM_COLOR=never
+    # Binaries are stripped, and what failed says its line without that.
+    export CARGO_PROFILE_RELEASE_DEBUG=false CARGO_PROFILE_DEV_DEBUG=false
     mkdir -p $CARGO_HOME $CARGO_TARGET_DIR
     printf '[source.crates-io]\nreplace-with = "vendored"\n[source.vendored]\ndirectory = "%s"\n' ${vendor} > $CARGO_HOME/config.toml
     export RUSTFLAGS="--remap-path-prefix=${vendor}=/cargo --remap-path-prefix=$NIX_BUILD_TOP/source=/chaoscontrol"
