@@ -170,7 +170,11 @@ let
       };
     profile = check.path // {
       default = null;
-      help = "a VM run profile (.ncl or .json); arguments given here win";
+      help = "a VM run or workload profile (.ncl or .json) for the cluster; arguments given here win";
+    };
+    campaign = check.path // {
+      default = null;
+      help = "a campaign or workload profile for the rounds; arguments given here win, and how many rounds there are is always said here";
     };
     rounds = check.number 1 200 // {
       default = 1;
@@ -236,7 +240,7 @@ let
     )
     (
       args:
-      lib.optional (args.branches < args.shards)
+      lib.optional (args.campaign == null && args.branches < args.shards)
         "branches is ${toString args.branches} and shards ${toString args.shards}: each shard needs a branch at least"
     )
     (
@@ -255,7 +259,7 @@ let
     (
       args:
       map (e: "faults has ${e.fault} at ${e.time}, after the horizon of ${args.horizon}") (
-        lib.filter (e: nanoseconds e.time > nanoseconds args.horizon) args.faults
+        lib.filter (e: args.campaign == null && nanoseconds e.time > nanoseconds args.horizon) args.faults
       )
     )
   ];
@@ -306,16 +310,19 @@ let
             );
           };
       # A profile may import from its folder, which comes along.
-      profile =
-        if lib.isPath args.profile then
+      withFolder =
+        profile:
+        if lib.isPath profile then
           "${
             builtins.path {
-              path = dirOf args.profile;
+              path = dirOf profile;
               name = "profiles";
             }
-          }/${baseNameOf args.profile}"
+          }/${baseNameOf profile}"
         else
-          args.profile;
+          toString profile;
+      # What is not given is the profile's to say.
+      unlessIn = profile: argument: x: lib.optional (profile == null || given ? ${argument}) x;
       nodeAppend = lib.concatLists (
         lib.imap0 (i: node: [
           (flag "append-vm" "${toString i}:chaos.init=/nodes/${toString i} ${node.append or ""}")
@@ -349,24 +356,17 @@ let
             "--kernel \"$kernel\""
             "--initrd ${initrd}"
           ]
-          ++ lib.optional (args.profile != null) "--profile ${profile}"
+          ++ lib.optional (args.profile != null) "--profile ${withFolder args.profile}"
           ++ lib.optional (args.profile == null || given ? vms || given ? nodes) (flag "vms" vms)
-          ++ map ({ argument, name, text }: flag name text) (
-            lib.filter (f: args.profile == null || given ? ${f.argument}) (
-              let
-                f = argument: name: text: { inherit argument name text; };
-              in
-              [
-                (f "seed" "seed" args.seed)
-                (f "append" "append" args.append)
-                (f "memoryMib" "memory-mib" args.memoryMib)
-                (f "latency" "latency-ns" (nanoseconds args.latency))
-                (f "jitter" "jitter-ns" (nanoseconds args.jitter))
-                (f "nsPerInstruction" "ns-per-instruction" args.nsPerInstruction)
-                (f "setupLimit" "setup-limit-ns" (nanoseconds args.setupLimit))
-              ]
-            )
-          )
+          ++ lib.concatLists [
+            (unlessIn args.profile "seed" (flag "seed" args.seed))
+            (unlessIn args.profile "append" (flag "append" args.append))
+            (unlessIn args.profile "memoryMib" (flag "memory-mib" args.memoryMib))
+            (unlessIn args.profile "latency" (flag "latency-ns" (nanoseconds args.latency)))
+            (unlessIn args.profile "jitter" (flag "jitter-ns" (nanoseconds args.jitter)))
+            (unlessIn args.profile "nsPerInstruction" (flag "ns-per-instruction" args.nsPerInstruction))
+            (unlessIn args.profile "setupLimit" (flag "setup-limit-ns" (nanoseconds args.setupLimit)))
+          ]
           ++ nodeAppend
           ++ map (image: "--disk ${image}") args.disks
           ++ map (flag "disk-mib") (
@@ -396,12 +396,11 @@ let
             passAsFile = [ "faults" ];
           };
           arguments = flags (
-            [
-              jobs
-              (flag "branches" args.branches)
-              (flag "horizon-ns" (nanoseconds args.horizon))
-              (flag "window" args.window)
-            ]
+            [ jobs ]
+            ++ lib.optional (args.campaign != null) "--profile ${withFolder args.campaign}"
+            ++ unlessIn args.campaign "branches" (flag "branches" args.branches)
+            ++ unlessIn args.campaign "horizon" (flag "horizon-ns" (nanoseconds args.horizon))
+            ++ unlessIn args.campaign "window" (flag "window" args.window)
             ++ lib.optional (args.shards > 1) (flag "shard" "${toString shard}/${toString args.shards}")
             ++ lib.optional (args.faults != [ ] && round == 1 && shard == 1) "--schedule $faultsPath"
             ++ tier

@@ -103,6 +103,25 @@ let
     }
   );
   shell = import ./shell.nix { inherit pkgs platform; };
+  # What a changed argument leaves as it is, told by derivation paths.
+  graph =
+    let
+      short = raft "double_vote" { name = "planted-bug"; rounds = 2; shards = 2; branches = 8; };
+      long = raft "double_vote" { name = "planted-bug"; rounds = 3; shards = 2; branches = 8; };
+      patient = raft "double_vote" { name = "planted-bug"; rounds = 2; shards = 2; branches = 8; attempts = 999; };
+      round = test: n: (lib.elemAt test.rounds n).merged;
+      overlaid = (self.overlays.default pkgs pkgs).chaoscontrol;
+      same = what: a: b: lib.optional (a.drvPath != b.drvPath) "${what} must be the same derivation";
+      other = what: a: b: lib.optional (a.drvPath == b.drvPath) "${what} must be another derivation";
+      wrong = lib.concatLists [
+        (same "round 2 of a longer campaign" (round short 1) (round long 1))
+        (same "the rounds of one with more attempts to minimize" short.explored patient.explored)
+        (other "a minimization with more attempts" short.minimize patient.minimize)
+        (same "the receipt of the same campaign" short.receipt planted.receipt)
+        (same "a tool of the overlay" overlaid.chaos-boot packages.packages.chaos-boot)
+      ];
+    in
+    if wrong != [ ] then throw "graph: ${lib.concatStringsSep "; " wrong}" else pkgs.runCommand "graph" { } "touch $out";
   downstream = (import ../checks/downstream/flake.nix).outputs {
     inherit nixpkgs;
     self = { };
@@ -114,8 +133,14 @@ lints
 // {
   explore-raft = explore;
   planted-bug = planted;
-  correct = raft "none" {
+  # From profiles, of which single values are said here.
+  correct = mkChaosTest {
     name = "correct";
+    kernel = kernel.packages.net-vmlinux;
+    initrd = packages.initrds.initrd-raft;
+    profile = ../contracts/profiles/three-nodes.ncl;
+    campaign = ../contracts/profiles/raft-double-vote.ncl;
+    append = "raft_bug=none";
     branches = 8;
     horizon = "2s";
     expect = "no-bug";
@@ -170,7 +195,7 @@ lints
     ];
   };
 
-  inherit pages;
+  inherit graph pages;
   apps = appsAnswer;
   packages = everything;
 }
