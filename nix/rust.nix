@@ -11,15 +11,16 @@ let
   toTOML = import ./toml.nix;
   crates = pkgs.rustPlatform.importCargoLock { lockFileContents = workspace.externalLock; };
 
-  # All layers build below the same path and with the same flags, or Cargo would build everything again. Without the remapping
-  # each binary would name, and so keep, the folder of all crates.
+  # All layers build below the same paths and with the same flags, or Cargo would build everything again: the crates of registries, too,
+  # have one path, whichever of them a layer is given. The remapping keeps these paths out of binaries.
   start = vendor: ''
     export CARGO_HOME=$NIX_BUILD_TOP/cargo-home CARGO_TARGET_DIR=$NIX_BUILD_TOP/target CARGO_TERM_COLOR=never
     # Binaries are stripped, and what failed says its line without that.
     export CARGO_PROFILE_RELEASE_DEBUG=false CARGO_PROFILE_DEV_DEBUG=false
     mkdir -p $CARGO_HOME $CARGO_TARGET_DIR
-    printf '[source.crates-io]\nreplace-with = "vendored"\n[source.vendored]\ndirectory = "%s"\n' ${vendor} > $CARGO_HOME/config.toml
-    export RUSTFLAGS="--remap-path-prefix=${vendor}=/cargo --remap-path-prefix=$NIX_BUILD_TOP/source=/chaoscontrol"
+    ln -s ${vendor} $NIX_BUILD_TOP/crates
+    printf '[source.crates-io]\nreplace-with = "vendored"\n[source.vendored]\ndirectory = "%s"\n' $NIX_BUILD_TOP/crates > $CARGO_HOME/config.toml
+    export RUSTFLAGS="--remap-path-prefix=$NIX_BUILD_TOP/crates=/cargo --remap-path-prefix=$NIX_BUILD_TOP/source=/chaoscontrol"
     cargoFlags="--offline --quiet -j $NIX_BUILD_CORES"
   '';
   # Cargo compares times: sources keep the store's, which are older than whatever was built from them.
@@ -67,7 +68,7 @@ let
       // environment
     );
 
-  # The crates of registries that building `folders` needs. The key is what Cargo.lock says about them, and the names,
+  # The crates of registries that building `folders` needs. The key is what Cargo.lock says about them, and their names,
   # versions, features and profiles in the manifests.
   dependencies =
     {
@@ -77,11 +78,17 @@ let
       tools ? [ ],
       build,
     }:
+    let
+      manifest = workspace.dependencies { inherit folders dev; };
+      specs = manifest.dependencies // manifest.build-dependencies;
+      lock = workspace.lockFor (map (name: specs.${name}.package or name) (lib.attrNames specs));
+    in
     layer {
       inherit name tools;
+      vendor = pkgs.rustPlatform.importCargoLock { lockFileContents = lock; };
       environment = {
-        manifest = toTOML (workspace.dependencies { inherit folders dev; });
-        lock = workspace.externalLock;
+        inherit lock;
+        manifest = toTOML manifest;
         passAsFile = [
           "lock"
           "manifest"
@@ -109,10 +116,19 @@ let
   );
   packagesOf = folders: lib.concatMapStringsSep " " (folder: "-p ${workspace.crates.${folder}.name}") folders;
 
+  # What all tools need, chaos-contract among them, and on top of it what the others need.
+  commonDependencies = dependencies {
+    name = "chaoscontrol-common-dependencies";
+    folders = [ "vmm/artifact" "tools/cli" ];
+    build = "cargo build --release $cargoFlags";
+  };
   toolDependencies = dependencies {
     name = "chaoscontrol-dependencies";
     folders = toolFolders;
-    build = "cargo build --release $cargoFlags";
+    build = ''
+      ${resume commonDependencies}
+      cargo build --release $cargoFlags
+    '';
   };
   libraries = layer {
     name = "chaoscontrol-libraries";
@@ -153,20 +169,20 @@ let
         done
       '';
     };
-  # The one binary that links Nickel: dependencies of its own, on top of those of the others.
+  # The one binary that links Nickel: dependencies of its own, which no other tool's can change.
   contractFolder = "tools/contract";
   contractDependencies = dependencies {
     name = "chaoscontrol-contract-dependencies";
     folders = [ contractFolder ];
     build = ''
-      ${resume toolDependencies}
+      ${resume commonDependencies}
       cargo build --release $cargoFlags
     '';
   };
   contract =
     let
       inherit (workspace.crates.${contractFolder}) name;
-      folders = libraryFolders ++ workspace.closure { folders = [ contractFolder ]; };
+      folders = workspace.closure { folders = [ contractFolder ]; };
     in
     toolOn contractDependencies name [ name ] folders;
 

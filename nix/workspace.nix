@@ -192,15 +192,37 @@ let
   # What Cargo.lock says about crates of registries, without the workspace's own: a crate of ours that comes or goes changes no
   # build of theirs.
   lock = fromTOML (readFile (at "Cargo.lock"));
-  externalLock = import ./toml.nix {
-    inherit (lock) version;
-    package = filter (package: package ? source) lock.package;
-  };
+  external = filter (package: package ? source) lock.package;
+  lockOf = package: import ./toml.nix { inherit (lock) version; inherit package; };
+  externalLock = lockOf external;
+
+  # The same about crates with these names and all that they lead to: what one layer builds does not change with what another one needs.
+  # A dependency in the lock is "name", or "name version" where there are several.
+  lockFor =
+    names:
+    let
+      versions = lib.foldl' (all: package: all // { ${package.name} = (all.${package.name} or [ ]) ++ [ package ]; }) { } external;
+      named =
+        dependency:
+        let
+          parts = lib.splitString " " dependency;
+          all = versions.${lib.head parts} or [ ];
+        in
+        if lib.length parts == 1 then all else filter (package: package.version == lib.elemAt parts 1) all;
+      entry = package: { key = "${package.name} ${package.version}"; inherit package; };
+      reached = builtins.genericClosure {
+        startSet = map entry (concatMap named names);
+        operator = { package, ... }: map entry (concatMap named (package.dependencies or [ ]));
+      };
+      keys = listToAttrs (map ({ key, ... }: lib.nameValuePair key true) reached);
+    in
+    lockOf (filter (package: hasAttr (entry package).key keys) external);
 in
 {
   inherit
     absent
     externalLock
+    lockFor
     closure
     crates
     dependencies
