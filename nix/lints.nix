@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
-# Tests (among them the policy on dependencies and licences), clippy, and formatting, each in one derivation over the whole workspace.
+# Tests, clippy, formatting, and the policy on dependencies and licences, each in one derivation over the whole workspace.
 {
   pkgs,
   rust,
@@ -10,12 +10,12 @@
 }:
 let
   inherit (pkgs) lib;
-  # Crates whose tests are cargo's alone: the slow ones, and the rules of the repository, which read all of it. Those of chaos-contract are
-  # `contracts` below.
+  # Crates whose tests are cargo's alone: the slow ones, and the rules of the repository, which read all of it. Two have checks of their
+  # own below.
   slow = lib.filter (line: line != "" && !(lib.hasPrefix "#" line)) (
     lib.splitString "\n" (lib.readFile (root + "/checks/slow-suites"))
   );
-  isSlow = folder: lib.elem workspace.crates.${folder}.name (slow ++ [ "chaoscontrol-tidy" "chaoscontrol-e2e" "chaos-contract" ]);
+  isSlow = folder: lib.elem workspace.crates.${folder}.name (slow ++ [ "chaoscontrol-tidy" "chaoscontrol-e2e" "chaos-contract" "chaoscontrol-policy" ]);
   isNickel = folder: folder == "tools/contract";
   tested = lib.filter (folder: !(isSlow folder)) workspace.members;
   linted = lib.filter (folder: !(isNickel folder)) workspace.members;
@@ -94,6 +94,20 @@ in
       cargo test --locked $cargoFlags ${rust.packagesOf tested}
     '';
   };
+  # Licences, sources, bans and advisories: rules and data are in the repository, and what cargo says needs no network.
+  policy =
+    let
+      folders = [ "checks/policy" ];
+    in
+    rust.layer {
+      name = "policy";
+      script = ''
+        ${rust.unpack "source" (workspace.sources { inherit folders; dev = true; }) folders}
+        ${rust.resume rust.commonDependencies}
+        cargo test --release --locked $cargoFlags -p chaoscontrol-policy
+        touch $out
+      '';
+    };
 }
 // lib.optionalAttrs (workspace.has "tools/contract") {
   # The contracts against their examples; each field of each document wrong in turn, which Nickel and the Rust types must

@@ -200,6 +200,7 @@ let
 in
 {
   inherit
+    commonDependencies
     contract
     contractDependencies
     crates
