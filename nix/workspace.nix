@@ -147,9 +147,8 @@ let
       inherit (rootManifest) profile;
     };
 
-  # What code includes from elsewhere than its crate's src/, and build scripts from outside of their crates.
+  # What build scripts read outside of their crates.
   beside = {
-    "guest/rust-workload" = [ "guest/rust-workload/template" ];
     "vmm/artifact" =
       let
         entries = if pathExists (at "contracts") then readDir (at "contracts") else { };
