@@ -84,8 +84,11 @@ let
       lib.mapAttrsToList (name: app: ''
         ${app.program} --help >help || { echo "${name} --help failed" >&2; exit 1; }
         grep -qi '^usage:' help || { echo "${name} --help does not say how it is used" >&2; exit 1; }
-      '') apps
+      '') (removeAttrs apps [ "rust-workload-local-report" ])
     )}
+    # A guest's dry run, which has no help: it answers what it does not know.
+    ! ${apps.rust-workload-local-report.program} --help >said 2>&1
+    grep -q 'unknown argument' said
     code=0
     ${apps.explore-raft.program} --branch 3 >said 2>&1 || code=$?
     [ $code = 2 ] && grep -q 'unknown argument: --branch' said
