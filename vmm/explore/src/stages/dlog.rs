@@ -57,7 +57,8 @@ pub(super) fn logged(
 
 /// Digest over what the branch is and what the log keeps of it.
 fn subject(start: &Begin, plan: &Plan, vm: Option<u16>, config: LogConfig) -> Result<[u8; 32], ExploreError> {
-    let schedule = serde_json::to_vec(&(&plan.schedule, &plan.tactic)).map_err(|error| ExploreError::Internal(error.to_string()))?;
+    let schedule = serde_json::to_vec(&(&plan.schedule, &plan.tactic))
+        .map_err(|error| ExploreError::Internal(error.to_string()))?;
     let LogConfig { interval, from, to, exits, registers, memory, limit: _ } = config;
     let snapshot = start.snapshot.map_or([0; 32], |snapshot| snapshot.digest.0);
     let mut hasher = blake3::Hasher::new_derive_key(SUBJECT_CONTEXT);
