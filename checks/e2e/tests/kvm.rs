@@ -55,8 +55,11 @@ fn messages() -> (Vec<u8>, Vec<u8>) {
         column: 1,
         message: "ticks are near each other",
         package: "tiny",
+        version: "0.1.0",
         file: "tiny.s",
         module: "tiny",
+        namespace: "",
+        key: "",
     };
     let mut payload = [0; PAYLOAD_BYTES_MAX];
     let length = entry.encode_payload(&mut payload).expect("an entry fits");

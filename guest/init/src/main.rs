@@ -2,7 +2,8 @@
 //! The first process of a guest.
 //!
 //! In this order: mounts, no address randomization, `/dev/chaos`, network, the restart point, the workload. While the workload
-//! runs it reaps orphans and follows the host's steps of the wall clock; when the workload ends it reports how and powers off.
+//! runs it reaps orphans, follows the host's steps of the wall clock, and does what the host asks its agent for (kill, pause and
+//! restart processes, hold memory); when the workload ends by itself it reports how and powers off.
 //!
 //! | kernel command line | meaning |
 //! |---|---|
@@ -11,6 +12,7 @@
 //!
 //! Only the console and the doorbell tell what went wrong: each error is one line that begins with `chaos-init:`.
 
+mod agent;
 mod clock;
 mod device;
 mod mounts;
@@ -25,6 +27,11 @@ use system::Failure;
 const DEFAULT_WORKLOAD: &str = "/workload";
 
 fn main() {
+    let mut arguments = std::env::args().skip(1);
+    if std::process::id() != 1 && arguments.next().as_deref() == Some(agent::HOLD_MEMORY) {
+        let held = agent::hold_memory(&arguments.next().unwrap_or_default());
+        std::process::exit(i32::from(held.is_err()));
+    }
     if std::process::id() != 1 {
         eprintln!("chaos-init: this is the first process of a guest, not a command: boot it as /init");
         std::process::exit(2);
@@ -61,10 +68,11 @@ fn run(window: &mut Option<Window>) -> Result<workload::Ended, Failure> {
         network::bring_up("eth0", Some(network::address_of(vm)?))?;
     }
     let path = guest::parameter("chaos.init").unwrap_or_else(|| DEFAULT_WORKLOAD.to_string());
-    let arguments = guest::arguments();
     workload::check(&path)?;
+    let workload = workload::Workload { path, arguments: guest::arguments() };
     let children = workload::Children::watch()?;
     let mut clock = window.as_ref().map(clock::Follower::new);
+    let agent = window.as_ref().map(agent::Agent::new);
     if let Some(window) = window.as_ref() {
         window.ring(Doorbell::RestartPoint);
     }
@@ -72,7 +80,7 @@ fn run(window: &mut Option<Window>) -> Result<workload::Ended, Failure> {
     if let Some(clock) = &mut clock {
         clock.follow();
     }
-    let ended = children.run(&path, &arguments, clock)?;
+    let ended = children.run(&workload, clock, agent)?;
     if window.is_some()
         && let Err(error) = chaoscontrol_sdk::process_exit(ended.pid, ended.signalled, ended.code)
     {

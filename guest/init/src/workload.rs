@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs the workload and reaps every child.
+//! Runs the workload, again if the host asks for it, and reaps every child.
 
+use crate::agent::{Agent, Order};
 use crate::clock::Follower;
 use crate::system::Failure;
 use chaoscontrol_sdk::Doorbell;
 use std::ffi::CString;
 use std::fmt;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 /// How the workload ended.
 pub struct Ended {
@@ -39,6 +42,30 @@ pub fn check(path: &str) -> Result<(), Failure> {
     if unsafe { libc::access(text.as_ptr(), libc::X_OK) } != 0 { Err(Failure::last(what)) } else { Ok(()) }
 }
 
+/// The program that the guest is for.
+pub struct Workload {
+    /// Its file.
+    pub path: String,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+}
+
+impl Workload {
+    /// Starts it as the leader of a process group of its own.
+    fn start(&self) -> Result<u32, Failure> {
+        let started = Command::new(&self.path)
+            .args(&self.arguments)
+            .env_clear()
+            .env("PATH", "/bin:/sbin:/usr/bin:/usr/sbin")
+            .env("HOME", "/")
+            .stdin(Stdio::null())
+            .process_group(0)
+            .spawn();
+        let child = started.map_err(|error| Failure::new(format!("cannot run the workload {}", self.path), error))?;
+        Ok(child.id())
+    }
+}
+
 /// Tells when children end.
 pub struct Children {
     signals: OwnedFd,
@@ -65,21 +92,46 @@ impl Children {
         Ok(Self { signals: unsafe { OwnedFd::from_raw_fd(descriptor) } })
     }
 
-    /// Starts the workload and waits for its end. Its orphans are reaped on the way.
-    pub fn run(&self, path: &str, arguments: &[String], mut clock: Option<Follower<'_>>) -> Result<Ended, Failure> {
-        let workload = Command::new(path)
-            .args(arguments)
-            .env_clear()
-            .env("PATH", "/bin:/sbin:/usr/bin:/usr/sbin")
-            .env("HOME", "/")
-            .stdin(Stdio::null())
-            .spawn()
-            .map_err(|error| Failure::new(format!("cannot run the workload {path}"), error))?;
+    /// Starts the workload and waits for its end, unless the host's agent ended it. Orphans are reaped on the way.
+    pub fn run(
+        &self,
+        workload: &Workload,
+        mut clock: Option<Follower<'_>>,
+        mut agent: Option<Agent<'_>>,
+    ) -> Result<Ended, Failure> {
+        let mut running = Some(workload.start()?);
+        let mut killed = false;
+        let mut start_at: Option<Instant> = None;
         loop {
-            if let Some(ended) = self.reap(workload.id()) {
-                return Ok(ended);
+            while let Some((pid, ended)) = self.reap() {
+                if let Some(agent) = &mut agent {
+                    agent.reaped(pid);
+                }
+                if Some(pid) == running {
+                    if !killed {
+                        return Ok(ended);
+                    }
+                    (running, killed) = (None, false);
+                }
             }
-            self.wait(Follower::PERIOD_MS);
+            while let Some(order) = agent.as_mut().and_then(|agent| agent.next(running.filter(|_| !killed))) {
+                match order {
+                    Order::None => {}
+                    Order::Killed(again) => (killed, start_at) = (true, again),
+                    Order::Start => {
+                        start_at = start_at.or(Some(Instant::now())).filter(|_| running.is_none() || killed)
+                    }
+                }
+            }
+            if let Some(agent) = &mut agent {
+                agent.end_due();
+            }
+            if running.is_none() && start_at.is_some_and(|at| at <= Instant::now()) {
+                start_at = None;
+                running = Some(workload.start()?);
+            }
+            let next = agent.as_ref().and_then(Agent::next_end).into_iter().chain(start_at).min();
+            self.wait(timeout_ms(next));
             if let Some(clock) = &mut clock {
                 clock.follow();
             }
@@ -97,20 +149,20 @@ impl Children {
         }
     }
 
-    /// Reaps every child that has ended; gives how the workload did if it is among them.
-    fn reap(&self, workload: u32) -> Option<Ended> {
-        loop {
-            let mut status = 0;
-            // SAFETY: the pointer is to an integer that lives over the call.
-            let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
-            if pid <= 0 {
-                return None;
-            }
-            if pid as u32 == workload {
-                return Some(ended(workload, status));
-            }
-        }
+    /// Reaps a child that has ended, if there is one.
+    fn reap(&self) -> Option<(u32, Ended)> {
+        let mut status = 0;
+        // SAFETY: the pointer is to an integer that lives over the call.
+        let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
+        u32::try_from(pid).ok().filter(|pid| *pid > 0).map(|pid| (pid, ended(pid, status)))
     }
+}
+
+/// How long to wait: no longer than the clock's follower may, and not past `next`.
+fn timeout_ms(next: Option<Instant>) -> i32 {
+    let Some(next) = next else { return Follower::PERIOD_MS };
+    let left = next.saturating_duration_since(Instant::now());
+    i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX).min(Follower::PERIOD_MS)
 }
 
 fn ended(pid: u32, status: libc::c_int) -> Ended {
@@ -140,7 +192,8 @@ mod tests {
     #[test]
     fn a_workload_runs_and_its_end_is_told() {
         let children = Children::watch().unwrap();
-        let ended = children.run("/bin/sh", &["-c".into(), "exit 5".into()], None).unwrap();
+        let workload = Workload { path: "/bin/sh".into(), arguments: vec!["-c".into(), "exit 5".into()] };
+        let ended = children.run(&workload, None, None).unwrap();
         assert_eq!((ended.signalled, ended.code), (false, 5));
     }
 }

@@ -7,6 +7,7 @@ const RESTART_POINT: u32 = 0x1000_0000;
 const INIT_FAILED: u32 = 0x1000_0001;
 const WORKLOAD_EXITED: u32 = 0x2000_0000;
 const WORKLOAD_KILLED: u32 = 0x2000_0100;
+const AGENT_ANSWER: u32 = 0x3000_0000;
 
 /// A doorbell value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,13 @@ pub enum Doorbell {
     WorkloadExited(u8),
     /// A signal ended the workload; the VM powers off next.
     WorkloadKilled(u8),
+    /// The agent answers a request of the host.
+    AgentAnswer {
+        /// The low half of the request's number.
+        number: u16,
+        /// [`crate::AGENT_DONE`], or the system's error number.
+        code: u8,
+    },
 }
 
 impl Doorbell {
@@ -32,6 +40,7 @@ impl Doorbell {
             Self::InitFailed => INIT_FAILED,
             Self::WorkloadExited(code) => WORKLOAD_EXITED | code as u32,
             Self::WorkloadKilled(signal) => WORKLOAD_KILLED | signal as u32,
+            Self::AgentAnswer { number, code } => AGENT_ANSWER | (code as u32) << 16 | number as u32,
         }
     }
 
@@ -43,6 +52,9 @@ impl Doorbell {
             INIT_FAILED => Some(Self::InitFailed),
             _ if value & !0xff == WORKLOAD_EXITED => Some(Self::WorkloadExited(value as u8)),
             _ if value & !0xff == WORKLOAD_KILLED => Some(Self::WorkloadKilled(value as u8)),
+            _ if value & !0xff_ffff == AGENT_ANSWER => {
+                Some(Self::AgentAnswer { number: value as u16, code: (value >> 16) as u8 })
+            }
             _ => None,
         }
     }
@@ -58,7 +70,8 @@ mod tests {
             .map(Doorbell::Drain)
             .chain([Doorbell::RestartPoint, Doorbell::InitFailed])
             .chain((0..=255).map(Doorbell::WorkloadExited))
-            .chain((0..=255).map(Doorbell::WorkloadKilled));
+            .chain((0..=255).map(Doorbell::WorkloadKilled))
+            .chain((0..=255).map(|code| Doorbell::AgentAnswer { number: 0xfedc, code }));
         for bell in all {
             assert_eq!(Doorbell::decode(bell.encode()), Some(bell));
         }

@@ -4,6 +4,7 @@
 //! The guest does not run while these functions do; everything they read is hostile all the same.
 
 use crate::VERSION;
+use crate::agent::{AgentAction, AgentRequest};
 use crate::codec::DecodeError;
 use crate::layout::*;
 use crate::record::{Header, Record};
@@ -53,6 +54,15 @@ pub fn step_wall_clock(memory: &mut (impl WindowMemory + ?Sized), change_ns: i64
     memory.read(HEADER_WALL_STEP_NS, &mut bytes);
     let total_ns = i64::from_le_bytes(bytes).wrapping_add(change_ns);
     memory.write(HEADER_WALL_STEP_NS, &total_ns.to_le_bytes());
+}
+
+/// Puts a request to the guest's agent behind those before it and returns its number.
+pub fn ask_agent(memory: &mut (impl WindowMemory + ?Sized), action: AgentAction) -> u32 {
+    let number = read_u32(memory, AGENT_COUNT);
+    let request = AgentRequest { number, action };
+    memory.write(AGENT_RING + number % AGENT_REQUESTS * AGENT_REQUEST_BYTES, &request.encode());
+    memory.write(AGENT_COUNT, &number.wrapping_add(1).to_le_bytes());
+    number
 }
 
 /// Reads every record that a slot's ring holds and hands each to `visit`, in order, then frees the room.

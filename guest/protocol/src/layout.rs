@@ -4,6 +4,8 @@
 //! | window offset | bytes | what |
 //! |---|---|---|
 //! | 0 | 32 | header, written by the host: magic u64, version u32, slots u32, slot bytes u32, ring bytes u32, wall step i64 |
+//! | 0x40 | 4 | requests to the guest's agent so far, u32, written by the host |
+//! | 0x100 + (n mod 32) * 32 | 32 | request n ([`crate::agent`]), written by the host |
 //! | 0x10000 + n * 0x10000 | 64 KiB | slot n |
 //!
 //! | slot offset | type | writer | what |
@@ -52,6 +54,14 @@ pub const HEADER_RING_BYTES: u32 = 20;
 pub const HEADER_WALL_STEP_NS: u32 = 24;
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 32;
+/// Requests to the agent so far, u32.
+pub const AGENT_COUNT: u32 = 0x40;
+/// First request to the agent.
+pub const AGENT_RING: u32 = 0x100;
+/// Requests that can wait; an agent that is further behind loses the oldest.
+pub const AGENT_REQUESTS: u32 = 32;
+/// Bytes of a request.
+pub const AGENT_REQUEST_BYTES: u32 = 32;
 
 /// Slot: owner pid, u32.
 pub const SLOT_OWNER: u32 = 0x00;
@@ -93,6 +103,12 @@ pub const RECORD_BYTES_MAX: usize = RECORD_HEADER_BYTES + PAYLOAD_BYTES_MAX;
 pub const MESSAGE_BYTES_MAX: usize = 512;
 /// Bytes of a package name.
 pub const PACKAGE_BYTES_MAX: usize = 128;
+/// Bytes of a package's version.
+pub const VERSION_BYTES_MAX: usize = 64;
+/// Bytes of an explicit identity's namespace, and of its key.
+pub const STABLE_BYTES_MAX: usize = 128;
+/// Longest quiet period that one request gets: a minute.
+pub const QUIET_NS_MAX: u64 = 60_000_000_000;
 /// Bytes of a package-relative file path.
 pub const FILE_BYTES_MAX: usize = 512;
 /// Bytes of a module path.
@@ -136,4 +152,5 @@ pub const fn record_bytes(payload_bytes: usize) -> usize {
 const _: () = assert!(SLOTS_OFFSET as u64 + SLOTS as u64 * SLOT_BYTES as u64 == crate::WINDOW_BYTES);
 const _: () = assert!(SLOT_RING + RING_BYTES == SLOT_BYTES && RING_BYTES.is_power_of_two());
 const _: () = assert!(SLOT_COUNTERS as usize + SITES_MAX * COUNTER_BYTES as usize <= SLOT_RING as usize);
+const _: () = assert!(AGENT_RING + AGENT_REQUESTS * AGENT_REQUEST_BYTES <= SLOTS_OFFSET);
 const _: () = assert!(PAYLOAD_BYTES_MAX <= u16::MAX as usize);

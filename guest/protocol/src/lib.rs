@@ -16,6 +16,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod digest;
 pub mod host;
 pub mod layout;
@@ -24,6 +25,7 @@ pub mod record;
 mod codec;
 mod doorbell;
 
+pub use agent::{AGENT_DONE, AgentAction, AgentRequest};
 pub use codec::{DecodeError, EncodeError};
 pub use doorbell::Doorbell;
 pub use record::{AssertionKind, CatalogEntry, LogLevel, Number, Outcome, Record};
@@ -37,4 +39,4 @@ pub const WINDOW_BYTES: u64 = 0x10_0000;
 /// ACPI hardware id that announces the region, one `Memory32Fixed` over doorbell and window.
 pub const ACPI_HID: &str = "CHAO0001";
 /// Version of the window layout and of the record encoding; a change of either bumps it.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;

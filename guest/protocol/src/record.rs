@@ -72,14 +72,20 @@ pub struct CatalogEntry<'a> {
     pub line: u32,
     /// Column, from 1.
     pub column: u32,
-    /// The message. It names the property: two sites with one message are one property.
+    /// The message, which names the property.
     pub message: &'a str,
     /// Package of the site.
     pub package: &'a str,
+    /// Version of the package.
+    pub version: &'a str,
     /// File, relative to the package.
     pub file: &'a str,
     /// Module path.
     pub module: &'a str,
+    /// Namespace of an explicit identity; empty where the site is its identity.
+    pub namespace: &'a str,
+    /// Key in that namespace; empty exactly where the namespace is.
+    pub key: &'a str,
 }
 
 /// How urgent a log line is.
@@ -183,6 +189,11 @@ pub enum Record<'a> {
         /// The line.
         text: &'a str,
     },
+    /// Asks for a time without faults.
+    Quiet {
+        /// How long in ns of cluster time, at most [`QUIET_NS_MAX`]; 0 ends a quiet period.
+        lasts_ns: u64,
+    },
     /// A process ended, as its parent saw it.
     ProcessExit {
         /// Its pid.
@@ -208,6 +219,7 @@ impl<'a> Record<'a> {
             Self::Random { .. } => 9,
             Self::Log { .. } => 10,
             Self::ProcessExit { .. } => 11,
+            Self::Quiet { .. } => 12,
         }
     }
 
@@ -281,6 +293,12 @@ impl<'a> Record<'a> {
                 w.u8(level as u8)?;
                 w.bytes("log text", text.as_bytes(), LOG_BYTES_MAX)
             }
+            Self::Quiet { lasts_ns } => {
+                if lasts_ns > QUIET_NS_MAX {
+                    return Err(EncodeError::OutOfRange { field: "quiet period" });
+                }
+                w.u64(lasts_ns)
+            }
             Self::ProcessExit { pid, signalled, code } => {
                 w.u32(pid)?;
                 w.u8(signalled.into())?;
@@ -344,6 +362,7 @@ impl<'a> Record<'a> {
             9 => Self::Random { id: decode_request_id(r)?, below: r.u64("below")? },
             10 => Self::Log { level: decode_level(r)?, text: r.text("log text", LOG_BYTES_MAX)? },
             11 => Self::ProcessExit { pid: r.u32("pid")?, signalled: r.bool("signalled")?, code: r.u8("code")? },
+            12 => Self::Quiet { lasts_ns: decode_quiet(r)? },
             other => return Err(DecodeError::UnknownKind(other)),
         })
     }
@@ -392,12 +411,18 @@ fn encode_entry(w: &mut Writer<'_>, entry: &CatalogEntry<'_>) -> Result<(), Enco
     w.u32(entry.column)?;
     w.bytes("message", entry.message.as_bytes(), MESSAGE_BYTES_MAX)?;
     w.bytes("package", entry.package.as_bytes(), PACKAGE_BYTES_MAX)?;
+    w.bytes("version", entry.version.as_bytes(), VERSION_BYTES_MAX)?;
     w.bytes("file", entry.file.as_bytes(), FILE_BYTES_MAX)?;
-    w.bytes("module", entry.module.as_bytes(), MODULE_BYTES_MAX)
+    w.bytes("module", entry.module.as_bytes(), MODULE_BYTES_MAX)?;
+    if entry.namespace.is_empty() != entry.key.is_empty() {
+        return Err(EncodeError::OutOfRange { field: "key" });
+    }
+    w.bytes("namespace", entry.namespace.as_bytes(), STABLE_BYTES_MAX)?;
+    w.bytes("key", entry.key.as_bytes(), STABLE_BYTES_MAX)
 }
 
 fn decode_entry<'a>(r: &mut Reader<'a>) -> Result<CatalogEntry<'a>, DecodeError> {
-    Ok(CatalogEntry {
+    let entry = CatalogEntry {
         site: decode_site(r)?,
         kind: AssertionKind::decode(r.u8("assertion kind")?)?,
         must_hit: r.bool("must hit")?,
@@ -405,9 +430,24 @@ fn decode_entry<'a>(r: &mut Reader<'a>) -> Result<CatalogEntry<'a>, DecodeError>
         column: r.u32("column")?,
         message: r.text("message", MESSAGE_BYTES_MAX)?,
         package: r.text("package", PACKAGE_BYTES_MAX)?,
+        version: r.text("version", VERSION_BYTES_MAX)?,
         file: r.text("file", FILE_BYTES_MAX)?,
         module: r.text("module", MODULE_BYTES_MAX)?,
-    })
+        namespace: r.text("namespace", STABLE_BYTES_MAX)?,
+        key: r.text("key", STABLE_BYTES_MAX)?,
+    };
+    if entry.namespace.is_empty() == entry.key.is_empty() {
+        Ok(entry)
+    } else {
+        Err(DecodeError::OutOfRange { field: "key", value: 0 })
+    }
+}
+
+fn decode_quiet(r: &mut Reader<'_>) -> Result<u64, DecodeError> {
+    match r.u64("quiet period")? {
+        lasts_ns if lasts_ns <= QUIET_NS_MAX => Ok(lasts_ns),
+        value => Err(DecodeError::OutOfRange { field: "quiet period", value }),
+    }
 }
 
 fn encode_site(w: &mut Writer<'_>, site: u16) -> Result<(), EncodeError> {

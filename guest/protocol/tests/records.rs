@@ -26,8 +26,11 @@ fn entry() -> CatalogEntry<'static> {
         column: 5,
         message: "one leader per term",
         package: "demo",
+        version: "0.1.0",
         file: "src/main.rs",
         module: "demo::inner",
+        namespace: "",
+        key: "",
     }
 }
 
@@ -35,6 +38,8 @@ fn samples() -> Vec<Record<'static>> {
     vec![
         Record::ProcessStart { pid: 7, generation: 2, name: "raft" },
         Record::Catalog(entry()),
+        Record::Catalog(CatalogEntry { namespace: "raft", key: "one leader", ..entry() }),
+        Record::Quiet { lasts_ns: QUIET_NS_MAX },
         Record::CatalogEnd { sites: 4, digest: [9; 32] },
         Record::Assertion { site: 0, outcome: Outcome::Pass, details: "" },
         Record::Assertion { site: 1023, outcome: Outcome::Fail, details: "{\"term\":3}" },
@@ -104,7 +109,7 @@ fn the_header_is_strict() {
         Record::decode(&bytes).map(|_| ())
     };
     assert_eq!(with(2, 99), Err(DecodeError::UnknownKind(99)));
-    assert_eq!(with(3, 2), Err(DecodeError::Version(2)));
+    assert_eq!(with(3, 1), Err(DecodeError::Version(1)));
     assert_eq!(with(4, 1), Err(DecodeError::Reserved));
     assert_eq!(with(good.len() - 1, 1), Err(DecodeError::Reserved));
     assert!(matches!(with(1, 0xff), Err(DecodeError::TooLong { field: "payload", .. })));
@@ -153,6 +158,9 @@ fn the_largest_record_of_each_kind_fits_its_bound() {
             package: &text[..PACKAGE_BYTES_MAX],
             file: &text[..FILE_BYTES_MAX],
             module: &text[..MODULE_BYTES_MAX],
+            version: &text[..VERSION_BYTES_MAX],
+            namespace: &text[..STABLE_BYTES_MAX],
+            key: &text[..STABLE_BYTES_MAX],
             ..entry()
         }),
         Record::Event { name: &text[..EVENT_NAME_BYTES_MAX], details: &text[..DETAILS_BYTES_MAX] },

@@ -150,7 +150,10 @@ fn a_program_reports_first_outcomes_and_counts_the_rest() {
     assert!(start[0].contains("ProcessStart { pid: 42"), "{start:?}");
     let catalog: Vec<_> = start.iter().filter(|line| line.contains("Catalog(")).collect();
     assert_eq!(catalog.len(), SITES.len());
-    assert!(catalog[0].contains("package: \"chaoscontrol-sdk\", file: \"src/fake_host.rs\""), "{catalog:?}");
+    assert!(
+        catalog[0].contains("package: \"chaoscontrol-sdk\", version: \"0.1.0\", file: \"src/fake_host.rs\""),
+        "{catalog:?}"
+    );
     assert!(start.last().unwrap().contains("CatalogEnd"));
 
     for i in 0..10u32 {

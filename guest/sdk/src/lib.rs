@@ -47,12 +47,12 @@ pub mod private;
 mod fake_host;
 
 pub use agree::AgreeValue;
-pub use chaoscontrol_protocol::{Doorbell, LogLevel};
+pub use chaoscontrol_protocol::{AGENT_DONE, AgentAction, AgentRequest, Doorbell, LogLevel};
 pub use details::{Details, ToJson};
 pub use error::SdkError;
 pub use numeric::Numeric;
 pub use random::{get_random, random_below, random_choice};
-pub use runtime::{attach, init, log, process_exit, send_event, send_event_at_once, setup_complete};
+pub use runtime::{attach, end_quiet, init, log, process_exit, quiet, send_event, send_event_at_once, setup_complete};
 pub use window::Window;
 
 #[cfg(feature = "std")]

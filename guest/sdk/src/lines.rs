@@ -81,6 +81,7 @@ impl Lines {
             Record::ProcessExit { pid, signalled, code } => self.line(format_args!(
                 "{{\"chaos_process_exit\":{{\"pid\":{pid},\"signalled\":{signalled},\"code\":{code}}}}}"
             )),
+            Record::Quiet { lasts_ns } => self.line(format_args!("{{\"chaos_quiet\":{{\"lasts_ns\":{lasts_ns}}}}}")),
             Record::ProcessStart { .. } | Record::Catalog(_) | Record::CatalogEnd { .. } | Record::Random { .. } => {}
         }
     }

@@ -13,14 +13,18 @@ macro_rules! details {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __site {
-    ($kind:ident, $message:expr) => {{
+    ($kind:ident, $message:expr) => {
+        $crate::__site!($kind, $message, "", "")
+    };
+    ($kind:ident, $message:expr, $namespace:expr, $key:expr) => {{
         static SITE: $crate::private::Site = $crate::private::Site::new(
             $crate::private::AssertionKind::$kind,
             $message,
-            env!("CARGO_PKG_NAME"),
+            (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")),
             const { $crate::private::package_relative(file!(), env!("CARGO_MANIFEST_DIR")) },
             (line!(), column!()),
             module_path!(),
+            const { $crate::private::stable($namespace, $key) },
         );
         #[$crate::private::linkme::distributed_slice($crate::private::SITES)]
         #[linkme(crate = $crate::private::linkme)]
@@ -33,15 +37,59 @@ macro_rules! __site {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __evaluate {
-    ($kind:ident, $pass:expr, $message:expr, $details:expr) => {{
-        let site = $crate::__site!($kind, $message);
+    (($kind:ident, $namespace:expr, $key:expr), $pass:expr, $message:expr, $details:expr) => {{
+        let site = $crate::__site!($kind, $message, $namespace, $key);
         let pass: bool = $pass;
         if $crate::private::needs_report(site, pass) {
             $crate::private::report(site, pass, &$details);
         }
     }};
-    ($kind:ident, $pass:expr, $message:expr) => {
-        $crate::__evaluate!($kind, $pass, $message, "")
+    (($($identity:tt)*), $pass:expr, $message:expr) => {
+        $crate::__evaluate!(($($identity)*), $pass, $message, "")
+    };
+    ($kind:ident, $pass:expr, $message:expr $(, $details:expr)?) => {
+        $crate::__evaluate!(($kind, "", ""), $pass, $message $(, $details)?)
+    };
+}
+
+/// [`assert_always!`] with an explicit identity: `assert_always_stable!("namespace", "key", condition, "message"[, details])`. The
+/// identity stays when the code moves; of two different sites with one identity a run is refused.
+#[macro_export]
+macro_rules! assert_always_stable {
+    ($namespace:expr, $key:expr, $condition:expr, $message:expr $(, $details:expr)? $(,)?) => {
+        $crate::__evaluate!((Always, $namespace, $key), $condition, $message $(, $details)?)
+    };
+}
+
+/// [`assert_always_or_unreachable!`] with an explicit identity, as [`assert_always_stable!`].
+#[macro_export]
+macro_rules! assert_always_or_unreachable_stable {
+    ($namespace:expr, $key:expr, $condition:expr, $message:expr $(, $details:expr)? $(,)?) => {
+        $crate::__evaluate!((AlwaysOrUnreachable, $namespace, $key), $condition, $message $(, $details)?)
+    };
+}
+
+/// [`assert_sometimes!`] with an explicit identity, as [`assert_always_stable!`].
+#[macro_export]
+macro_rules! assert_sometimes_stable {
+    ($namespace:expr, $key:expr, $condition:expr, $message:expr $(, $details:expr)? $(,)?) => {
+        $crate::__evaluate!((Sometimes, $namespace, $key), $condition, $message $(, $details)?)
+    };
+}
+
+/// [`assert_reachable!`] with an explicit identity, as [`assert_always_stable!`].
+#[macro_export]
+macro_rules! assert_reachable_stable {
+    ($namespace:expr, $key:expr, $message:expr $(, $details:expr)? $(,)?) => {
+        $crate::__evaluate!((Reachable, $namespace, $key), true, $message $(, $details)?)
+    };
+}
+
+/// [`assert_unreachable!`] with an explicit identity, as [`assert_always_stable!`].
+#[macro_export]
+macro_rules! assert_unreachable_stable {
+    ($namespace:expr, $key:expr, $message:expr $(, $details:expr)? $(,)?) => {
+        $crate::__evaluate!((Unreachable, $namespace, $key), false, $message $(, $details)?)
     };
 }
 

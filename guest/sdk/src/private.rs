@@ -4,6 +4,6 @@
 pub use crate::agree::agree;
 pub use crate::numeric::{Closest, guide, report_numeric};
 pub use crate::runtime::{needs_report, report};
-pub use crate::site::{SITES, Site, package_relative};
+pub use crate::site::{SITES, Site, package_relative, stable};
 pub use chaoscontrol_protocol::AssertionKind;
 pub use linkme;

@@ -301,6 +301,21 @@ pub fn log(level: LogLevel, text: impl Display) -> Result<(), SdkError> {
     ready().send(&Record::Log { level, text })
 }
 
+/// Asks the host for a time without faults, for instance to check that the system recovers: what is in effect ends, what is
+/// down starts, and no fault begins before this much time has passed. At most a minute a call.
+pub fn quiet(lasts: core::time::Duration) -> Result<(), SdkError> {
+    let lasts_ns = u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX);
+    let mut runtime = ready();
+    runtime.send(&Record::Quiet { lasts_ns })?;
+    runtime.ring();
+    Ok(())
+}
+
+/// Ends a quiet period: faults may begin again.
+pub fn end_quiet() -> Result<(), SdkError> {
+    quiet(core::time::Duration::ZERO)
+}
+
 /// Reports how a child process ended.
 pub fn process_exit(pid: u32, signalled: bool, code: u8) -> Result<(), SdkError> {
     ready().send(&Record::ProcessExit { pid, signalled, code })

@@ -22,6 +22,8 @@ pub struct Site {
     pub message: &'static str,
     /// Package of the site.
     pub package: &'static str,
+    /// Version of the package.
+    pub version: &'static str,
     /// File, relative to the package.
     pub file: &'static str,
     /// Line, from 1.
@@ -30,6 +32,8 @@ pub struct Site {
     pub column: u32,
     /// Module path.
     pub module: &'static str,
+    /// Namespace and key of an explicit identity; both empty where the place is the identity.
+    pub stable: (&'static str, &'static str),
     /// Index in the catalog (upper half), whether it is known, and which outcomes were reported.
     state: AtomicU32,
 }
@@ -39,12 +43,13 @@ impl Site {
     pub const fn new(
         kind: AssertionKind,
         message: &'static str,
-        package: &'static str,
+        (package, version): (&'static str, &'static str),
         file: &'static str,
-        place: (u32, u32),
+        (line, column): (u32, u32),
         module: &'static str,
+        stable: (&'static str, &'static str),
     ) -> Self {
-        Self { kind, message, package, file, line: place.0, column: place.1, module, state: AtomicU32::new(0) }
+        Self { kind, message, package, version, file, line, column, module, stable, state: AtomicU32::new(0) }
     }
 
     /// Index in the catalog if this outcome was already reported, so that only counting is left.
@@ -89,8 +94,11 @@ impl Site {
             column: self.column,
             message: self.message,
             package: self.package,
+            version: self.version,
             file: self.file,
             module: self.module,
+            namespace: self.stable.0,
+            key: self.stable.1,
         }
     }
 }
@@ -207,6 +215,12 @@ impl Catalog {
     pub(crate) fn sites(&self) -> impl Iterator<Item = (u16, &'static Site)> {
         self.order[..self.sites].iter().enumerate().map(|(index, link)| (index as u16, SITES[usize::from(*link)]))
     }
+}
+
+/// An explicit identity: both parts are there, or none is. Evaluated when the program is compiled.
+pub const fn stable(namespace: &'static str, key: &'static str) -> (&'static str, &'static str) {
+    assert!(namespace.is_empty() == key.is_empty(), "a stable assertion has a namespace and a key");
+    (namespace, key)
 }
 
 /// `file!()` relative to the directory of its package, so that neither the checkout nor the workspace shows.

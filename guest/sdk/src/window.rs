@@ -5,7 +5,7 @@ use crate::error::SdkError;
 use crate::site::Catalog;
 use chaoscontrol_protocol::digest::Sha256;
 use chaoscontrol_protocol::layout::*;
-use chaoscontrol_protocol::{DOORBELL_BYTES, Doorbell, LogLevel, Record, VERSION};
+use chaoscontrol_protocol::{AgentRequest, DOORBELL_BYTES, Doorbell, LogLevel, Record, VERSION};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The mapped region: doorbell page and window.
@@ -58,6 +58,29 @@ impl Window {
     pub fn wall_step_ns(&self) -> i64 {
         // SAFETY: the field is aligned and inside the mapping.
         unsafe { AtomicU64::from_ptr(self.pointer(HEADER_WALL_STEP_NS).cast()) }.load(Ordering::Acquire) as i64
+    }
+
+    /// Requests of the host to the guest's agent so far.
+    pub fn agent_requests(&self) -> u32 {
+        self.word(AGENT_COUNT).load(Ordering::Acquire)
+    }
+
+    /// The next request behind the first `seen`, which is counted as seen: its number and what it says, if that makes sense.
+    /// What was lost because the agent was too far behind is skipped.
+    pub fn next_agent_request(&self, seen: &mut u32) -> Option<(u32, Option<AgentRequest>)> {
+        let count = self.agent_requests();
+        let behind = count.wrapping_sub(*seen);
+        if behind == 0 {
+            return None;
+        }
+        let number = if behind > AGENT_REQUESTS { count.wrapping_sub(AGENT_REQUESTS) } else { *seen };
+        *seen = number.wrapping_add(1);
+        let mut bytes = [0; AGENT_REQUEST_BYTES as usize];
+        let offset = AGENT_RING + number % AGENT_REQUESTS * AGENT_REQUEST_BYTES;
+        for (word, bytes) in (0..).zip(bytes.chunks_exact_mut(4)) {
+            bytes.copy_from_slice(&self.word(offset + word * 4).load(Ordering::Relaxed).to_le_bytes());
+        }
+        Some((number, AgentRequest::decode(&bytes).filter(|request| request.number == number)))
     }
 
     #[cfg(all(test, feature = "std"))]
@@ -136,12 +159,14 @@ impl Slot {
         self.word(SLOT_SITES).store(catalog.len() as u32, Ordering::Relaxed);
         self.push(&Record::ProcessStart { pid, generation, name }, buffer)?;
         let mut hash = Sha256::new();
+        let mut left_out = 0;
         for (index, site) in catalog.sites() {
             let entry = site.entry(index);
             match self.push(&Record::Catalog(entry), buffer) {
                 // A site whose texts are too long stays out of the catalog, and the report says so.
                 Err(SdkError::TooLong { field, .. }) => {
                     self.push(&Record::Log { level: LogLevel::Error, text: too_long_text(field) }, buffer)?;
+                    left_out += 1;
                 }
                 other => {
                     other?;
@@ -150,7 +175,7 @@ impl Slot {
                 }
             }
         }
-        self.push(&Record::CatalogEnd { sites: catalog.len() as u16, digest: hash.finish() }, buffer)?;
+        self.push(&Record::CatalogEnd { sites: catalog.len() as u16 - left_out, digest: hash.finish() }, buffer)?;
         self.ring();
         Ok(())
     }
@@ -220,6 +245,9 @@ fn too_long_text(field: &'static str) -> &'static str {
     match field {
         "message" => "an assertion site has a message that is too long and is left out",
         "file" => "an assertion site has a file path that is too long and is left out",
+        "version" => "an assertion site has a package version that is too long and is left out",
+        "namespace" => "an assertion site has a namespace that is too long and is left out",
+        "key" => "an assertion site has a key that is too long and is left out",
         "module" => "an assertion site has a module path that is too long and is left out",
         _ => "an assertion site has a package name that is too long and is left out",
     }

@@ -168,7 +168,13 @@ fn campaign(context: &Context, machines: &Machines, measured: &Measured, mode: M
         Settings { seed: measured.seed, window: WINDOW, shape, mode, labels: machines.labels(), without: Vec::new() };
     let mut campaign = Campaign::new(settings, None);
     let pool = Pool::new(machines, context.jobs()?);
-    let limits = Limits { branches: measured.budget, instructions: None, bugs: Some(1), plateau: None };
+    let limits = Limits {
+        branches: measured.budget,
+        instructions: None,
+        bugs: Some(1),
+        plateau: None,
+        rejection_is_fatal: false,
+    };
     round::run(&mut campaign, &pool, limits, &mut |_| true)?;
     let total = campaign.total();
     Ok(if total.bugs > 0 { (total.branches.0, true) } else { (measured.budget, false) })

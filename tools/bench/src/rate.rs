@@ -36,7 +36,7 @@ pub fn measure(context: &Context) -> Failures<Table> {
         };
         let mut campaign = Campaign::new(settings, None);
         let pool = Pool::new(&machines, jobs);
-        let limits = Limits { branches, instructions: None, bugs: None, plateau: None };
+        let limits = Limits { branches, instructions: None, bugs: None, plateau: None, rejection_is_fatal: false };
         let started = Instant::now();
         round::run(&mut campaign, &pool, limits, &mut |campaign| {
             context.progress.at(campaign.next(), branches, "branches");

@@ -37,7 +37,8 @@ static TOOL: Tool = Tool {
         Flag::many("disk-mib", "N", "An empty disk of N MiB for each VM, after those of --disk; 0 for no disk")
             .default("16 without --disk, else none"),
         Flag::switch("no-flush", "Disks offer no FLUSH: a completed write is durable"),
-        SEED.default("0"),
+        SEED.default("100000"),
+        Flag::one("loss-ppm", "N", "Chance of every frame to get lost, in a million").default("500"),
         PROFILE,
         Flag::one("latency-ns", "N", "Delay of every link, at least 50000").default("1000000"),
         Flag::one("jitter-ns", "N", "Largest random delay on top").default("0"),
@@ -97,7 +98,8 @@ fn defaults(profile: Option<&ProfileDocument>) -> Failures<VmProfile> {
         flush: true,
         seed: U64(0),
         latency_ns: U64(1_000_000),
-        jitter_ns: U64(0),
+        jitter_ns: U64(100_000),
+        loss_ppm: 500,
         firmware: "acpi".to_owned(),
         ns_per_instruction: 10,
         setup_limit_ns: U64(SETUP_LIMIT_NS),
@@ -127,9 +129,10 @@ fn options(stage: &Stage, profile: Option<&ProfileDocument>) -> Failures<BootOpt
         memory_bytes: arguments.number_within("memory-mib", 1, 1 << 20, u64::from(defaults.memory_mib))? << 20,
         disks: disks(arguments, &defaults)?,
         seed: arguments.number("seed")?.unwrap_or(defaults.seed.0),
-        network_ns: (
+        network: (
             arguments.number_within("latency-ns", 50_000, 60_000_000_000, defaults.latency_ns.0)?,
             arguments.number_within("jitter-ns", 0, 60_000_000_000, defaults.jitter_ns.0)?,
+            arguments.number_within("loss-ppm", 0, 500_000, defaults.loss_ppm.into())? as u32,
         ),
         engine: host.engine.unwrap_or_default(),
         kvm: host.kvm,

@@ -31,6 +31,11 @@ pub const WINDOW: Flag = Flag::one("window", "N", "Branch i is planned from the 
 pub const INSTRUCTIONS: Flag = Flag::one("instructions", "N", "Budget of guest instructions for the whole campaign");
 /// `--stop-after-bugs`.
 pub const BUGS: Flag = Flag::one("stop-after-bugs", "N", "Stop once N distinct bugs are known");
+/// `--rejection-is-fatal`.
+pub const FATAL: Flag = Flag::switch(
+    "rejection-is-fatal",
+    "Stop with code 10 at the first fault that could not be applied; without it, the ledger records it and the branch goes on",
+);
 /// `--time-limit-s`.
 pub const TIME: Flag =
     Flag::one("time-limit-s", "N", "Stop after N seconds and leave a corpus to go on from; changes where, not what");
@@ -135,6 +140,7 @@ pub fn run(stage: &Stage, rounds: Option<u64>) -> Failures<StageResult> {
         bugs: within("stop-after-bugs", u64::from(u32::MAX))?
             .or(of_profile(|profile| profile.stop_after_bugs.map(u64::from)))
             .map(|bugs| bugs as u32),
+        rejection_is_fatal: arguments.is_set("rejection-is-fatal"),
         schedule: match arguments.path("schedule") {
             Some(path) => Some(read_document::<ScheduleDocument>(stage.store, &path)?.schedule),
             None => None,

@@ -4,7 +4,7 @@
 use std::process::ExitCode as ProcessCode;
 
 use chaos_explore_round::{
-    BRANCHES, BUGS, HORIZON, INSTRUCTIONS, LOG_JSON, MODE, PLATEAU, SCHEDULE, SHARD, TIME, WINDOW, WITHOUT, run,
+    BRANCHES, BUGS, FATAL, HORIZON, INSTRUCTIONS, LOG_JSON, MODE, PLATEAU, SCHEDULE, SHARD, TIME, WINDOW, WITHOUT, run,
 };
 use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_cli::{
@@ -33,6 +33,7 @@ static TOOL: Tool = Tool {
         WITHOUT,
         MODE,
         BUGS,
+        FATAL,
         PLATEAU,
         LOG_JSON,
         INSTRUCTIONS,

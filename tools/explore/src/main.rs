@@ -4,7 +4,8 @@
 use std::process::ExitCode as ProcessCode;
 
 use chaos_explore_round::{
-    BRANCHES, BUGS, CHECKPOINT, HORIZON, INSTRUCTIONS, LOG_JSON, MODE, PLATEAU, SCHEDULE, TIME, WINDOW, WITHOUT, run,
+    BRANCHES, BUGS, CHECKPOINT, FATAL, HORIZON, INSTRUCTIONS, LOG_JSON, MODE, PLATEAU, SCHEDULE, TIME, WINDOW, WITHOUT,
+    run,
 };
 use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_cli::{
@@ -34,6 +35,7 @@ static TOOL: Tool = Tool {
         WITHOUT,
         MODE,
         BUGS,
+        FATAL,
         PLATEAU,
         CHECKPOINT,
         LOG_JSON,

@@ -188,7 +188,7 @@ fn run() -> RunConfiguration {
         memory_bytes: U64(64 << 20),
         disks: vec![DiskConfiguration { image: None, size_bytes: U64(16 << 20), flush: true }],
         wall_clock_start_ns: U64(1_735_689_600_000_000_000),
-        network: NetworkConfiguration { latency_ns: U64(1_000_000), jitter_ns: U64(0) },
+        network: NetworkConfiguration { latency_ns: U64(1_000_000), jitter_ns: U64(0), loss_ppm: 500 },
         setup_limit_ns: U64(120_000_000_000),
         smp: None,
     }
@@ -276,7 +276,8 @@ fn rejected() -> BranchRecord {
     let mut ledger = Ledger::new(&schedule());
     ledger.reject(0, Rejection::VmDown);
     ledger.fail(1, "the disk was read before".into());
-    BranchRecord { ledger, ..record() }
+    // The second one lies near the horizon: the branch has to get there.
+    BranchRecord { ledger, cluster_ns: U64(5_000_000_000), ..record() }
 }
 
 fn vm_profile() -> VmProfile {
@@ -290,6 +291,7 @@ fn vm_profile() -> VmProfile {
         seed: U64(42),
         latency_ns: U64(1_000_000),
         jitter_ns: U64(0),
+        loss_ppm: 500,
         firmware: "acpi".into(),
         ns_per_instruction: 10,
         setup_limit_ns: U64(120_000_000_000),
@@ -336,11 +338,16 @@ fn assertions() -> Assertions {
         assertions: vec![AssertionSummary {
             kind: "always".into(),
             property: "one leader a term".into(),
+            identity: "raft 0.1.0 src/node.rs:12:5".into(),
+            fingerprint: digest("descriptor"),
             site: "raft/src/node.rs:12:5".into(),
             must_hit: true,
             passes: U64(1 << 50),
-            failures: U64(0),
+            failures: U64(1),
             branches: U64(64),
+            first_pass: Some(AssertionMoment { branch: None, vm: 0, cluster_ns: U64(812_000_000) }),
+            first_failure: Some(AssertionMoment { branch: Some(U64(41)), vm: 2, cluster_ns: U64(3_214_000_000) }),
+            verdict: "violated".into(),
         }],
     }
 }

@@ -70,6 +70,7 @@ impl SdkRecords {
             MessageBody::InitFailed => field(4, 0, &[]),
             MessageBody::WorkloadExited(code) => field(5, 0, &[*code]),
             MessageBody::WorkloadKilled(signal) => field(6, 0, &[*signal]),
+            MessageBody::AgentAnswer { number, code } => field(7, u32::from(*number), &[*code]),
         }
         self.count += 1;
     }
@@ -196,6 +197,10 @@ impl<N: Node> Cluster<N> {
 
     /// Whether the guests went wrong before setup.
     fn check_boot(&self) -> std::result::Result<(), BootFailure> {
+        if let Some(limit) = self.oracle.limit() {
+            let what = self.oracle.reports().last().map_or_else(String::new, |report| report.text.clone());
+            return Err(BootFailure::Oracle { limit, what });
+        }
         let Some(violation) = self.oracle.violations().first() else {
             let exited = (0..).zip(&self.vms).find(|(_, vm)| vm.over());
             return exited
@@ -461,6 +466,12 @@ impl<N: Node> Cluster<N> {
                     self.sim.fail_event(event, error.to_string());
                 }
             }
+            Command::PulseIrq { irq, .. } => vm.node.pulse_irq(*irq),
+            Command::Nmi { .. } => vm.node.raise_nmi(),
+            Command::AskAgent { action, .. } => {
+                let number = vm.node.ask_agent(*action);
+                self.sim.agent_asked(index, number, event);
+            }
             // A frame that finds the card's queue full is lost, as on any network.
             Command::Deliver { frame, .. } => drop(vm.node.deliver_frame(frame)),
         }
@@ -504,7 +515,13 @@ impl<N: Node> Cluster<N> {
     fn run_vm(&mut self, index: u16, round: &Round) -> Result<Observation, N> {
         let before = self.vms[usize::from(index)].node.instructions();
         let end = match self.sim.deadline(round, index) {
-            Some(deadline) if !self.vms[usize::from(index)].memo.ended => self.run_to(index, deadline)?,
+            Some(deadline) if !self.vms[usize::from(index)].memo.ended => {
+                let end = self.run_to(index, deadline)?;
+                if let Some(barrier) = self.sim.throttled_until(round, index).filter(|_| end != VmEnd::Stopped) {
+                    self.vms[usize::from(index)].node.skip_to(barrier);
+                }
+                end
+            }
             _ => VmEnd::Stopped,
         };
         let turns = self.vms[usize::from(index)].node.take_turns();
@@ -610,6 +627,9 @@ impl<N: Node> Cluster<N> {
                 MessageBody::Record { slot, bytes } => match Record::decode(&bytes) {
                     Ok(record) => {
                         self.log_event(moment, &record);
+                        if let Record::Quiet { lasts_ns } = record {
+                            self.sim.request_quiet(lasts_ns);
+                        }
                         let property = self.oracle.property(vm, slot, &record);
                         self.marks.reported(vm, cluster_ns, &record, property);
                         self.oracle.take(moment, slot, &record);
@@ -620,6 +640,11 @@ impl<N: Node> Cluster<N> {
                 MessageBody::Random { .. } => {}
                 MessageBody::InitFailed => {
                     self.oracle.violate(moment, ViolationKind::GuestShutdown { how: INIT_FAILED.to_owned() });
+                }
+                MessageBody::AgentAnswer { number, code } => {
+                    if !self.sim.agent_answered(vm, number, code, cluster_ns) {
+                        self.oracle.refuse(vm, SLOTS, &format!("nobody asked the agent for request {number}"));
+                    }
                 }
                 MessageBody::WorkloadExited(code) => self.workload_ended(moment, WorkloadEnd::Exited(code)),
                 MessageBody::WorkloadKilled(signal) => self.workload_ended(moment, WorkloadEnd::Killed(signal)),

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::oracle::OracleLimit;
 use chaoscontrol_fault::ScheduleError;
 use chaoscontrol_machine::engine::CoverageFilter;
 use chaoscontrol_machine::pages::PageMap;
@@ -178,6 +179,14 @@ pub enum BootFailure {
         vm: u16,
         /// How.
         how: String,
+    },
+    /// The guests exceeded a bound of the oracle, or contradict each other.
+    #[error("{limit}: {what}")]
+    Oracle {
+        /// The bound or rule.
+        limit: OracleLimit,
+        /// What was reported first.
+        what: String,
     },
     /// An assertion failed before setup was complete.
     #[error("vm {vm}: a violation before setup_complete: {what}")]

@@ -29,7 +29,7 @@ pub use cluster::{Cluster, SERIAL_TAIL_BYTES};
 pub use config::{BootFailure, ClusterConfig, ClusterError, DiskSpec, SETUP_LIMIT_NS};
 pub use marks::{FLUSH, SEND};
 pub use node::{Message, MessageBody, Node, NodeStop};
-pub use oracle::{AssertionRow, Oracle, OracleLimit, Report};
+pub use oracle::{AssertionRow, FirstTime, Mistake, Oracle, OracleLimit, Report};
 pub use parts::{ClusterState, MachineParts, PageList, PartsError, VmState};
 pub use snapshot::{ClusterSnapshot, VmSnapshot};
 pub use turns::{Segment, Tick, TurnRecording};

@@ -11,9 +11,10 @@ use chaoscontrol_machine::virtio::VirtioMmio;
 use chaoscontrol_machine::virtio::block::{Block, CERTAIN_PPM, DiskFault, Effect, EffectKind, Survivors};
 use chaoscontrol_machine::virtio::net::Frame;
 use chaoscontrol_machine::{ClusterNs, GuestNs, Machine, MachineError, MachineSnapshot, Rate, Stop, TimeMap};
+use chaoscontrol_protocol::AgentAction as guest;
 use chaoscontrol_protocol::host::Counts;
 use chaoscontrol_protocol::layout::SLOTS;
-use chaoscontrol_sim::{Clock, Digest, DiskCounts, DiskFaults, PowerCut, SentFrame};
+use chaoscontrol_sim::{AgentAction, Clock, Digest, DiskCounts, DiskFaults, PowerCut, SentFrame};
 
 use crate::cluster::Cluster;
 use crate::config::{ClusterConfig, ClusterError};
@@ -135,6 +136,27 @@ impl Node for Machine {
         Machine::deliver_frame(self, frame)
     }
 
+    fn pulse_irq(&mut self, irq: u8) {
+        Machine::pulse_irq(self, irq);
+    }
+
+    fn raise_nmi(&mut self) {
+        Machine::raise_nmi(self);
+    }
+
+    fn ask_agent(&mut self, action: AgentAction) -> u16 {
+        Machine::ask_agent(
+            self,
+            match action {
+                AgentAction::KillProcess { process, down_ns } => guest::KillProcess { process, down_ns },
+                AgentAction::PauseProcess { process, lasts_ns } => guest::PauseProcess { process, lasts_ns },
+                AgentAction::RestartWorkload => guest::RestartWorkload,
+                AgentAction::HoldMemory { part_ppm, lasts_ns } => guest::HoldMemory { part_ppm, lasts_ns },
+                AgentAction::EndAll => guest::EndAll,
+            },
+        )
+    }
+
     fn take_serial(&mut self) -> Vec<u8> {
         Machine::take_serial(self)
     }
@@ -184,6 +206,7 @@ impl Node for Machine {
             (faults.torn_ppm, Effect::TornWrite { bytes: faults.torn_bytes }),
             (faults.corruption_ppm, Effect::CorruptRead { bit: None }),
             (if faults.full { CERTAIN_PPM } else { 0 }, Effect::Full),
+            (if faults.latency_ns > 0 { CERTAIN_PPM } else { 0 }, Effect::Delay { ns: faults.latency_ns }),
         ];
         let active = wanted.into_iter().filter(|(chance_ppm, _)| *chance_ppm > 0);
         let active: Vec<DiskFault> =
@@ -205,6 +228,7 @@ impl Node for Machine {
                 torn: of(EffectKind::TornWrite),
                 corrupted: of(EffectKind::CorruptRead),
                 refused: of(EffectKind::Full),
+                delayed: of(EffectKind::Delay),
             }
         };
         disks(self).map(counts).collect()
@@ -223,11 +247,13 @@ impl Node for Machine {
     }
 
     fn power_cut(&mut self, cut: PowerCut) -> Result<(), MachineError> {
+        let PowerCut { survivors, torn_write, torn_bytes } = cut;
+        let mut before = 0;
         for index in 0..disks(self).count() {
             if let Some(disk) = self.disk_mut(index) {
                 let pending = disk.pending_writes().len();
-                let survivors = Survivors::from_bits(pending, cut.survivors, cut.torn_write, cut.torn_bytes);
-                disk.power_cut(&survivors);
+                disk.power_cut(&Survivors::from_bits_behind(before, pending, survivors, torn_write, torn_bytes));
+                before += pending;
             }
         }
         Ok(())
@@ -267,6 +293,7 @@ fn message(message: sdk_window::Message) -> Option<Message> {
         Body::InitFailed => MessageBody::InitFailed,
         Body::WorkloadExited(code) => MessageBody::WorkloadExited(code),
         Body::WorkloadKilled(signal) => MessageBody::WorkloadKilled(signal),
+        Body::AgentAnswer { number, code } => MessageBody::AgentAnswer { number, code },
         Body::UnknownDoorbell(value) => {
             MessageBody::Refused { slot: SLOTS, reason: format!("doorbell value {value:#x} has no meaning") }
         }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use chaoscontrol_machine::smp::journal::SliceRecord;
 use chaoscontrol_protocol::host::Counts;
-use chaoscontrol_sim::{Clock, Digest, DiskCounts, DiskFaults, PowerCut, SentFrame};
+use chaoscontrol_sim::{AgentAction, Clock, Digest, DiskCounts, DiskFaults, PowerCut, SentFrame};
 
 /// Why a node stopped running.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +70,13 @@ pub enum MessageBody {
     WorkloadExited(u8),
     /// A signal ended the workload.
     WorkloadKilled(u8),
+    /// The guest's agent answers a request.
+    AgentAnswer {
+        /// The request's number, as [`Node::ask_agent`] returned it.
+        number: u16,
+        /// 0 when it was carried out, else the system's error number.
+        code: u8,
+    },
 }
 
 /// One VM. All times are its guest time in ns.
@@ -122,6 +129,12 @@ pub trait Node: Sized {
     fn take_frames(&mut self) -> Vec<SentFrame>;
     /// Hands a frame to the network card; false when it is lost.
     fn deliver_frame(&mut self, frame: &[u8]) -> bool;
+    /// An interrupt line rises and falls although its device asked for nothing.
+    fn pulse_irq(&mut self, irq: u8);
+    /// The first CPU gets a non-maskable interrupt.
+    fn raise_nmi(&mut self);
+    /// Asks the guest's agent for something; returns the number that its answer names.
+    fn ask_agent(&mut self, action: AgentAction) -> u16;
     /// Takes what the guest wrote to the console since the last call.
     fn take_serial(&mut self) -> Vec<u8>;
     /// Reads every SDK slot.

@@ -13,7 +13,7 @@ use crate::oracle::{Oracle, Slots};
 use crate::snapshot::{ClusterSnapshot, RestartPoint, VmMemo, VmSnapshot};
 
 /// Version of [`ClusterState`]; any change of meaning or layout bumps it.
-pub const STATE_VERSION: u32 = 1;
+pub const STATE_VERSION: u32 = 2;
 
 /// Bytes of a page's entry: index u64 little-endian, digest.
 const ENTRY_BYTES: usize = 8 + size_of::<Digest>();

@@ -145,6 +145,12 @@ fn describe(vm: u16, oracle: &Oracle, body: &MessageBody) -> Option<(HeardKind, 
         MessageBody::WorkloadKilled(signal) => {
             Some((HeardKind::Process, format!("signal {signal} ended the workload"), none()))
         }
+        MessageBody::AgentAnswer { number, code: 0 } => {
+            Some((HeardKind::Process, format!("the agent did request {number}"), none()))
+        }
+        MessageBody::AgentAnswer { number, code } => {
+            Some((HeardKind::Process, format!("the agent could not do request {number}: error {code}"), none()))
+        }
     }
 }
 
@@ -177,6 +183,10 @@ fn record(vm: u16, oracle: &Oracle, slot: u32, bytes: &[u8]) -> Option<(HeardKin
             Some((HeardKind::Agree, namespace.to_owned(), details))
         }
         Record::Log { text, .. } => Some((HeardKind::Log, text.to_owned(), String::new())),
+        Record::Quiet { lasts_ns: 0 } => Some((HeardKind::Event, "quiet period ended".to_owned(), String::new())),
+        Record::Quiet { lasts_ns } => {
+            Some((HeardKind::Event, format!("quiet period of {lasts_ns} ns asked for"), String::new()))
+        }
         Record::Catalog(_) | Record::CatalogEnd { .. } | Record::Guidance { .. } | Record::Random { .. } => None,
     }
 }

@@ -8,9 +8,11 @@ use std::collections::BTreeSet;
 use chaoscontrol_cluster::{
     BranchOutcome, BranchPlan, Cluster, EndReason, OracleLimit, SEND, SERIAL_TAIL_BYTES, ViolationKind,
 };
-use chaoscontrol_fault::{Fault, FaultEvent, Planner, Reaction, Schedule, Stream, Tactic};
+use chaoscontrol_fault::{
+    Applicability, Application, Fault, FaultEvent, LedgerEntry, Planner, Reaction, Rejection, Schedule, Stream, Tactic,
+};
 use chaoscontrol_protocol::Record;
-use common::{Fake, MS, SECOND, Step, booted, encoded, failure, looping, schedule, text};
+use common::{Fake, MS, SECOND, Step, booted, encoded, failure, hello, hello_of_agreement, looping, schedule, text};
 
 fn kill(vm: u16, survivors: u64) -> Fault {
     Fault::VmKill { vm, survivors, torn_write: 0, torn_bytes: 0, down_ns: 100 * MS }
@@ -125,10 +127,13 @@ fn a_panic_an_exit_and_a_shutdown_are_violations_and_success_is_not() {
 fn exceeding_a_bound_of_the_oracle_ends_the_branch() {
     let agree = |key: u32| {
         let key = key.to_le_bytes().repeat(64);
-        encoded(&Record::Agree { site: 0, namespace: "n", key: &key, digest: [0; 32], value: &[0; 256] })
+        encoded(&Record::Agree { site: 1, namespace: "n", key: &key, digest: [0; 32], value: &[0; 256] })
     };
     let flood = (0..40).map(|batch| Step::Report((0..1_000).map(|key| agree(batch * 1_000 + key)).collect(), true));
-    let mut cluster = booted(vec![looping(flood.chain([Step::Sleep(SECOND)]).collect())]);
+    let calm = [Step::Sleep(10 * MS)].into_iter();
+    let mut program = looping(calm.chain(flood).chain([Step::Sleep(SECOND)]).collect());
+    program[1] = hello_of_agreement();
+    let mut cluster = booted(vec![program]);
     let outcome = run(&mut cluster, &[]);
     assert!(matches!(outcome.end, EndReason::OracleLimit(OracleLimit::AgreeBytes(_))), "{:?}", outcome.end);
 }
@@ -309,6 +314,50 @@ fn instructions_are_those_of_the_branch_also_over_restarts() {
     let outcome = run(&mut cluster, &[(500 * MS, kill(0, 0))]);
     assert_eq!(outcome.instructions, (SECOND - 100 * MS) / 10);
     assert_eq!(outcome.cluster_ns, SECOND);
+}
+
+#[test]
+fn what_an_agent_answers_decides_what_became_of_its_faults() {
+    let mut cluster = booted(vec![looping(vec![Step::Work(50_000)]); 2]);
+    let events = [
+        (10 * MS, Fault::ProcessRestart { vm: 0 }),
+        (20 * MS, Fault::ProcessPause { vm: 0, process: 0, duration_ns: 5 }),
+        (30 * MS, Fault::MemoryPressure { vm: 0, part_ppm: 1_000, duration_ns: 0 }),
+        (30 * MS, Fault::MemoryPressure { vm: 1, part_ppm: 1_000, duration_ns: 0 }),
+        (40 * MS, kill(1, 0)),
+        (50 * MS, Fault::ProcessRestart { vm: 1 }),
+    ];
+    let start_ns = cluster.sim().now_ns();
+    let outcome = cluster.run(&BranchPlan::new(schedule(&events), 100 * MS, 1)).unwrap();
+    let entries = outcome.ledger.entries();
+    outcome.ledger.check(&schedule(&events), outcome.cluster_ns).unwrap();
+    let Application::Applied { at_ns } = entries[0].application else { panic!("{:?}", entries[0]) };
+    assert!((10 * MS..12 * MS).contains(&(at_ns - start_ns)) && entries[0].observed == 1, "{:?}", entries[0]);
+    let failed = |entry: &LedgerEntry| match &entry.application {
+        Application::Failed { reason } => reason.clone(),
+        other => format!("{other:?}"),
+    };
+    assert_eq!(failed(&entries[1]), "the guest's agent could not: error number 3");
+    assert_eq!(entries[2].application, Application::Requested { at_ns: start_ns + 30 * MS });
+    assert_eq!(failed(&entries[3]), "the VM went down before the guest's agent answered");
+    assert_eq!(entries[5].applicability, Applicability::Rejected(Rejection::VmDown));
+    assert!(text(&outcome.serial[0]).contains("agent PauseProcess { process: 0, lasts_ns: 5 }"));
+}
+
+#[test]
+fn a_quiet_period_ends_what_is_in_effect_and_rejects_what_comes() {
+    let quiet = Step::Report(vec![encoded(&Record::Quiet { lasts_ns: 100 * MS })], true);
+    let mut cluster = booted(vec![vec![Step::RestartPoint, hello(), Step::Sleep(50 * MS), quiet, Step::Work(1 << 40)]]);
+    let events = [
+        (10 * MS, Fault::DiskFull { vm: 0, disk: 0, duration_ns: 0 }),
+        (60 * MS, Fault::VmRestart { vm: 0 }),
+        (170 * MS, Fault::ClockJump { vm: 0, jump_ns: 5 }),
+    ];
+    let outcome = cluster.run(&BranchPlan::new(schedule(&events), 200 * MS, 1)).unwrap();
+    let entries = outcome.ledger.entries();
+    assert_eq!(entries[1].applicability, Applicability::Rejected(Rejection::QuietPeriod), "{entries:?}");
+    assert_eq!(entries[2].applicability, Applicability::Applicable, "it is over in time");
+    assert!(text(&outcome.serial[0]).contains("agent EndAll"));
 }
 
 #[test]

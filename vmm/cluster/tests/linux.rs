@@ -39,13 +39,13 @@ fn fields<'a>(events: &'a [GuestEvent], name: &str, field: &str) -> Vec<(&'a Gue
     events.iter().filter(|event| event.name == name).filter_map(number).collect()
 }
 
-/// What the probe of VM 0 and VM 1 saw: `(vm, field) -> (sum, max)`.
-struct Seen(BTreeMap<(u16, &'static str), (i64, i64)>);
+/// What the probe of VM 0 and VM 1 saw: `(vm, field) -> (sum, max, min)`.
+struct Seen(BTreeMap<(u16, &'static str), (i64, i64, i64)>);
 
 impl Seen {
     fn of(outcome: &BranchOutcome) -> Self {
         let log = outcome.event_log.as_deref().unwrap_or_default();
-        let link = ["sent", "heard", "echoed", "duplicated", "reordered", "rtt_max_us", "rate_ppm"];
+        let link = ["sent", "heard", "echoed", "large_heard", "duplicated", "reordered", "rtt_max_us", "rate_ppm"];
         let host = [
             "gap_us",
             "wall_step_us",
@@ -56,25 +56,34 @@ impl Seen {
             "flipped_reads",
             "lost_blocks",
             "disk_blocks",
+            "disk_max_us",
+            "work_max_us",
+            "entropy_irqs",
+            "nmis",
+            "available_kib",
         ];
         let mut seen = BTreeMap::new();
         let names =
             link.iter().map(|field| ("probe_link", *field)).chain(host.iter().map(|field| ("probe_host", *field)));
         for (name, field) in names.chain([("probe_started", "life")]) {
             for (event, value) in fields(log, name, field) {
-                let entry = seen.entry((event.vm, field)).or_insert((0, i64::MIN));
-                *entry = (entry.0 + value, entry.1.max(value));
+                let entry = seen.entry((event.vm, field)).or_insert((0, i64::MIN, i64::MAX));
+                *entry = (entry.0 + value, entry.1.max(value), entry.2.min(value));
             }
         }
         Self(seen)
     }
 
     fn sum(&self, vm: u16, field: &'static str) -> i64 {
-        self.0.get(&(vm, field)).map_or(0, |(sum, _)| *sum)
+        self.0.get(&(vm, field)).map_or(0, |(sum, ..)| *sum)
     }
 
     fn max(&self, vm: u16, field: &'static str) -> i64 {
-        self.0.get(&(vm, field)).map_or(0, |(_, max)| *max)
+        self.0.get(&(vm, field)).map_or(0, |(_, max, _)| *max)
+    }
+
+    fn min(&self, vm: u16, field: &'static str) -> i64 {
+        self.0.get(&(vm, field)).map_or(0, |(.., min)| *min)
     }
 }
 
@@ -101,6 +110,21 @@ fn strong(kind: FaultKind) -> Fault {
         FaultKind::NetworkPartition => Fault::NetworkPartition { vms: 2, duration_ns },
         FaultKind::NetworkPartitionOneWay => Fault::NetworkPartitionOneWay { from_vms, to_vms, duration_ns },
         FaultKind::NetworkHeal => Fault::NetworkHeal {},
+        FaultKind::NetworkClog => Fault::NetworkClog { from_vms, to_vms, duration_ns: 500 * MS },
+        FaultKind::NetworkMtu => Fault::NetworkMtu { from_vms, to_vms, mtu_bytes: 200, duration_ns },
+        FaultKind::DiskLatency => Fault::DiskLatency { vm, disk, latency_ns: 40 * MS, duration_ns },
+        FaultKind::ClockFreeze => Fault::ClockFreeze { vm, duration_ns: 400 * MS },
+        FaultKind::ClockJitter => {
+            Fault::ClockJitter { vm, jitter_ns: 10 * SECOND, every_ns: 150 * MS, duration_ns: 700 * MS }
+        }
+        FaultKind::CpuStall => Fault::CpuStall { vm, stall_ns: 150 * MS, every_ns: 400 * MS, duration_ns },
+        FaultKind::CpuThrottle => Fault::CpuThrottle { vm, speed_ppm: 100_000, duration_ns },
+        FaultKind::InterruptIrq => Fault::InterruptIrq { vm, irq: 5, every_ns: 10 * MS, duration_ns },
+        FaultKind::InterruptNmi => Fault::InterruptNmi { vm },
+        FaultKind::ProcessKill => Fault::ProcessKill { vm, process: 0, down_ns: 100 * MS },
+        FaultKind::ProcessPause => Fault::ProcessPause { vm, process: 0, duration_ns: 400 * MS },
+        FaultKind::ProcessRestart => Fault::ProcessRestart { vm },
+        FaultKind::MemoryPressure => Fault::MemoryPressure { vm, part_ppm: 800_000, duration_ns },
         FaultKind::VmKill => Fault::VmKill { vm, survivors: u64::MAX, torn_write: 0, torn_bytes: 0, down_ns: 100 * MS },
         FaultKind::VmPause => Fault::VmPause { vm, duration_ns: 400 * MS },
         FaultKind::VmRestart => Fault::VmRestart { vm },
@@ -135,7 +159,29 @@ fn measured(kind: FaultKind, quiet: &Seen, seen: &Seen) -> bool {
         FaultKind::NetworkPartitionOneWay => fewer(1, "heard") && !fewer(0, "heard"),
         // Compared with a partition that nobody heals, below.
         FaultKind::NetworkHeal => seen.sum(1, "heard") > quiet.sum(1, "heard"),
-        FaultKind::VmKill | FaultKind::VmRestart => seen.max(1, "life") == 2 && quiet.max(1, "life") == 0,
+        FaultKind::NetworkClog => {
+            seen.max(0, "rtt_max_us") > quiet.max(0, "rtt_max_us") + 450_000
+                && seen.sum(1, "heard") * 10 > quiet.sum(1, "heard") * 9
+        }
+        FaultKind::NetworkMtu => fewer(1, "large_heard") && seen.sum(1, "heard") * 5 > quiet.sum(1, "heard") * 4,
+        FaultKind::DiskLatency => seen.max(1, "disk_max_us") > quiet.max(1, "disk_max_us") + 75_000,
+        // The others see its clock fall behind; it sees no gap itself.
+        FaultKind::ClockFreeze => {
+            seen.min(0, "rate_ppm") < -300_000 && quiet.min(0, "rate_ppm") > -50_000 && seen.max(1, "gap_us") < 100_000
+        }
+        FaultKind::ClockJitter => {
+            let (ahead, back) = (seen.max(1, "wall_step_us"), seen.min(1, "wall_step_us"));
+            ahead > 100_000 && back < -100_000 && seen.sum(1, "wall_step_us").abs() < 10_000
+        }
+        FaultKind::CpuStall => (140_000..300_000).contains(&seen.max(1, "gap_us")) && quiet.max(1, "gap_us") < 100_000,
+        FaultKind::CpuThrottle => seen.max(1, "work_max_us") > quiet.max(1, "work_max_us") * 4,
+        FaultKind::InterruptIrq => seen.sum(1, "entropy_irqs") > 50 && quiet.sum(1, "entropy_irqs") < 10,
+        FaultKind::InterruptNmi => seen.sum(1, "nmis") == 1 && quiet.sum(1, "nmis") == 0,
+        FaultKind::MemoryPressure => seen.min(1, "available_kib") * 2 < quiet.min(1, "available_kib"),
+        FaultKind::ProcessPause => seen.max(1, "gap_us") > 390_000 && quiet.max(1, "gap_us") < 100_000,
+        FaultKind::VmKill | FaultKind::VmRestart | FaultKind::ProcessKill | FaultKind::ProcessRestart => {
+            seen.max(1, "life") == 2 && quiet.max(1, "life") == 0
+        }
         FaultKind::VmPause => seen.max(1, "gap_us") > 390_000 && quiet.max(1, "gap_us") < 100_000,
         FaultKind::DiskReadError => seen.sum(1, "read_errors") > 0 && quiet.sum(1, "read_errors") == 0,
         FaultKind::DiskWriteError | FaultKind::DiskFull => {

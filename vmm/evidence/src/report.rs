@@ -6,9 +6,9 @@ use std::fmt::Write;
 use chaoscontrol_artifact::document::decode;
 use chaoscontrol_artifact::escape::{controls, terminal, terminal_lines};
 use chaoscontrol_artifact::schema::{
-    Assertions, BranchRecord, Bug, Corpus, CoverageMap, Descriptor, Environment, ErrorDescriptor, MinimizedBug,
-    Outcome, Parameter, ProfileDocument, Reproduction, RunConfiguration, ScheduleDocument, SnapshotManifest, Start,
-    TraceDocument, Verdict, Violation,
+    AssertionMoment, Assertions, BranchRecord, Bug, Corpus, CoverageMap, Descriptor, Environment, ErrorDescriptor,
+    MinimizedBug, Outcome, Parameter, ProfileDocument, Reproduction, RunConfiguration, ScheduleDocument,
+    SnapshotManifest, Start, TraceDocument, Verdict, Violation,
 };
 use chaoscontrol_artifact::{MediaType, ObjectRef, Store};
 use chaoscontrol_fault::{Applicability, Application, FaultEvent, LedgerEntry, Role, Schedule};
@@ -156,7 +156,8 @@ fn run(out: &mut String, run: &RunConfiguration) {
         let _ = writeln!(out, "disk of {} bytes{}", disk.size_bytes, if disk.flush { "" } else { ", without FLUSH" });
     }
     let network = &run.network;
-    let _ = writeln!(out, "links of {}, jitter {}", seconds(network.latency_ns.0), seconds(network.jitter_ns.0));
+    let (latency, jitter) = (seconds(network.latency_ns.0), seconds(network.jitter_ns.0));
+    let _ = writeln!(out, "links of {latency}, jitter {jitter}, loss {} ppm", network.loss_ppm);
 }
 
 fn snapshot(out: &mut String, snapshot: &SnapshotManifest) {
@@ -305,6 +306,7 @@ fn fate(entry: &LedgerEntry) -> String {
         (Applicability::NotReached, _) => "not reached".to_owned(),
         (Applicability::Rejected(why), _) => format!("rejected: {why:?}"),
         (_, Application::Failed { reason }) => format!("failed: {}", terminal(reason)),
+        (_, Application::Requested { .. }) => "asked of the guest's agent, not answered".to_owned(),
         (_, Application::Applied { .. }) => format!("applied, observed {}", entry.observed),
         (_, Application::None) => "not applied".to_owned(),
     };
@@ -369,12 +371,12 @@ fn verdict(out: &mut String, verdict: &Verdict) {
 }
 
 fn assertions(out: &mut String, assertions: &Assertions) {
-    let _ = writeln!(out, "kind, passes, failures, branches, property (site)");
+    let _ = writeln!(out, "verdict, kind, passes, failures, branches, property (site)");
     for assertion in &assertions.assertions {
-        let gap = if assertion.is_gap() { "  NEVER REACHED" } else { "" };
         let _ = writeln!(
             out,
-            "  {:20} {:>10} {:>8} {:>8}  {} ({}){gap}",
+            "  {:13} {:21} {:>10} {:>8} {:>8}  {} ({})",
+            terminal(&assertion.verdict),
             terminal(&assertion.kind),
             assertion.passes.0,
             assertion.failures.0,
@@ -382,5 +384,19 @@ fn assertions(out: &mut String, assertions: &Assertions) {
             terminal(&assertion.property),
             terminal(&assertion.site)
         );
+        let fingerprint = assertion.fingerprint.to_string();
+        let _ = writeln!(out, "    {} ({fingerprint})", terminal(&assertion.identity));
+        for (what, first) in [("pass", assertion.first_pass), ("failure", assertion.first_failure)] {
+            let Some(AssertionMoment { branch, vm, cluster_ns }) = first else { continue };
+            let place = branch.map_or_else(|| "before the snapshot".to_owned(), |branch| format!("branch {branch}"));
+            let _ = writeln!(out, "    first {what}: {place}, vm {vm}, cluster time {cluster_ns} ns");
+        }
+    }
+    let missing: Vec<_> = assertions.assertions.iter().filter(|assertion| assertion.is_gap()).collect();
+    if !missing.is_empty() {
+        let _ = writeln!(out, "never reached, or never true ({}):", missing.len());
+    }
+    for assertion in missing {
+        let _ = writeln!(out, "  {} ({})", terminal(&assertion.property), terminal(&assertion.site));
     }
 }

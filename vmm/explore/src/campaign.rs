@@ -11,8 +11,8 @@ mod plan;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use chaoscontrol_artifact::schema::{
-    AssertionSummary, Assertions, BugIdentity, Corpus, CorpusEntry, FaultCounts, LabelCounts, Mode, Origin,
-    PlannedBranch, RoundSummary, Violation,
+    AssertionKey, AssertionMoment, AssertionSummary, Assertions, BugIdentity, Corpus, CorpusEntry, FaultCounts,
+    LabelCounts, Mode, Origin, PlannedBranch, RoundSummary, Violation,
 };
 use chaoscontrol_artifact::{ObjectRef, U64};
 use chaoscontrol_fault::{FaultKind, Planner, Schedule, Shape, StageCounts};
@@ -82,7 +82,7 @@ pub struct Campaign {
     coverage: Coverage,
     entries: Vec<CorpusEntry>,
     planned: VecDeque<PlannedBranch>,
-    assertions: BTreeMap<(String, String), AssertionSummary>,
+    assertions: BTreeMap<AssertionKey, AssertionSummary>,
     faults: BTreeMap<FaultKind, StageCounts>,
     labels: BTreeMap<String, LabelCounts>,
     known: BTreeSet<BugIdentity>,
@@ -151,7 +151,7 @@ impl Campaign {
             observed: counts.observed.0,
         };
         let faults = corpus.faults.iter().filter_map(|(name, c)| Some((FaultKind::from_name(name)?, counts(c))));
-        let key = |a: AssertionSummary| ((a.kind.clone(), a.property.clone()), a);
+        let key = |a: AssertionSummary| (a.key(), a);
         let mut campaign = Self {
             planner: settings.planner(),
             settings,
@@ -207,7 +207,7 @@ impl Campaign {
     pub fn merge(&mut self, ran: &Ran) -> Merged {
         let branch = self.planned.pop_front().expect("a campaign always has branches planned");
         let novelty = self.coverage.merge(&ran.coverage);
-        self.merge_assertions(&ran.assertions);
+        self.merge_assertions(branch.branch, &ran.assertions);
         ran.ledger.count_into(&mut self.faults);
         let mut found = Vec::new();
         for violation in &ran.violations {
@@ -275,18 +275,27 @@ impl Campaign {
 
     /// Every assertion so far.
     pub fn assertions(&self) -> Assertions {
-        Assertions { assertions: self.assertions.values().cloned().collect() }
+        let judged = |assertion: &AssertionSummary| {
+            let verdict = assertion.judged().to_owned();
+            AssertionSummary { verdict, ..assertion.clone() }
+        };
+        Assertions { assertions: self.assertions.values().map(judged).collect() }
     }
 
-    fn merge_assertions(&mut self, seen: &[AssertionSummary]) {
+    fn merge_assertions(&mut self, index: U64, seen: &[AssertionSummary]) {
+        // A branch knows of its own moments only that they are its own.
+        let own = |moment: AssertionMoment| AssertionMoment { branch: moment.branch.map(|_| index), ..moment };
         for assertion in seen {
-            let key = (assertion.kind.clone(), assertion.property.clone());
-            let merged = self.assertions.entry(key).or_insert_with(|| AssertionSummary {
+            let merged = self.assertions.entry(assertion.key()).or_insert_with(|| AssertionSummary {
                 passes: U64(0),
                 failures: U64(0),
                 branches: U64(0),
+                first_pass: None,
+                first_failure: None,
                 ..assertion.clone()
             });
+            merged.first_pass = merged.first_pass.or(assertion.first_pass.map(own));
+            merged.first_failure = merged.first_failure.or(assertion.first_failure.map(own));
             merged.must_hit |= assertion.must_hit;
             merged.passes.0 = merged.passes.0.saturating_add(assertion.passes.0);
             merged.failures.0 = merged.failures.0.saturating_add(assertion.failures.0);

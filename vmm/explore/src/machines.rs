@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use chaoscontrol_artifact::schema::{
-    AssertionSummary, BugIdentity, DiskConfiguration, KvmModeReport, KvmReport, Parameter, RunConfiguration,
-    TraceDocument, TraceRound, TraceVm, Violation,
+    AssertionMoment, AssertionSummary, BugIdentity, DiskConfiguration, KvmModeReport, KvmReport, Parameter,
+    RunConfiguration, TraceDocument, TraceRound, TraceVm, Violation,
 };
 use chaoscontrol_artifact::{Digest, ObjectRef, StageResult, Store, U64};
 use chaoscontrol_cluster::sim::{NetworkConfig, NetworkCounts, RoundRecord, VmRecord};
 use chaoscontrol_cluster::{
     AssertionRow, BranchLog, BranchOutcome, BranchPlan, Cluster, ClusterConfig, ClusterError, ClusterSnapshot,
-    DiskSpec, EndReason, FLUSH, SEND, ViolationKind,
+    DiskSpec, EndReason, FLUSH, FirstTime, SEND, ViolationKind,
 };
 use chaoscontrol_fault::{Mark, Shape};
 use chaoscontrol_machine::engine::{EngineError, KvmError};
@@ -91,8 +91,12 @@ pub fn configuration(store: &Store, run: &RunConfiguration, kvm: KvmOptions) -> 
     config.memory_bytes = run.memory_bytes.0;
     config.disks = run.disks.iter().map(|disk| disk_spec(store, disk)).collect::<Result<_, _>>()?;
     config.seed = run.seed.0;
-    config.network =
-        NetworkConfig { latency_ns: run.network.latency_ns.0, jitter_ns: run.network.jitter_ns.0, links: Vec::new() };
+    config.network = NetworkConfig {
+        latency_ns: run.network.latency_ns.0,
+        jitter_ns: run.network.jitter_ns.0,
+        loss_ppm: run.network.loss_ppm,
+        links: Vec::new(),
+    };
     config.ns_per_instruction = run.ns_per_instruction;
     config.wall_clock_start_ns = run.wall_clock_start_ns.0;
     config.setup_limit_ns = run.setup_limit_ns.0;
@@ -305,7 +309,7 @@ pub fn ran(outcome: BranchOutcome, start_ns: u64) -> Ran {
         assertions: outcome
             .assertions
             .into_iter()
-            .map(assertion)
+            .map(|row| assertion(row, start_ns))
             .collect::<std::collections::BTreeSet<_>>()
             .into_iter()
             .collect(),
@@ -348,8 +352,19 @@ fn violation(violation: &chaoscontrol_cluster::Violation) -> Violation {
     }
 }
 
-fn assertion(row: AssertionRow) -> AssertionSummary {
-    AssertionSummary {
+/// The row as the campaign merges it; moments after the start of the branch are the branch's, which gets its index there.
+fn assertion(row: AssertionRow, start_ns: u64) -> AssertionSummary {
+    let moment = |first: FirstTime| AssertionMoment {
+        branch: (first.cluster_ns >= start_ns).then_some(U64(0)),
+        vm: first.vm,
+        cluster_ns: U64(first.cluster_ns),
+    };
+    let mut summary = AssertionSummary {
+        identity: row.identity(),
+        fingerprint: Digest(row.fingerprint()),
+        first_pass: row.first_pass.map(moment),
+        first_failure: row.first_failure.map(moment),
+        verdict: String::new(),
         site: format!("{}/{}:{}:{}", row.package, row.file, row.line, row.column),
         kind: row.kind,
         property: row.message,
@@ -357,7 +372,9 @@ fn assertion(row: AssertionRow) -> AssertionSummary {
         passes: U64(row.passes),
         failures: U64(row.failures),
         branches: U64(u64::from(row.passes > 0)),
-    }
+    };
+    summary.verdict = summary.judged().to_owned();
+    summary
 }
 
 fn trace_round(record: &RoundRecord) -> TraceRound {

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use chaoscontrol_fault::Applicability;
+
 use crate::campaign::{Campaign, Found};
 use crate::error::ExploreError;
 use crate::pool::Pool;
@@ -19,6 +21,8 @@ pub struct Limits {
     pub instructions: Option<u64>,
     /// Distinct bugs of the campaign.
     pub bugs: Option<u32>,
+    /// Whether a fault that could not be applied ends the round.
+    pub rejection_is_fatal: bool,
     /// Branches in a row without a new edge.
     pub plateau: Option<u64>,
 }
@@ -32,6 +36,8 @@ pub enum Ended {
     Instructions,
     /// Enough bugs are found.
     Bugs,
+    /// A fault could not be applied, and that is fatal.
+    Rejected,
     /// Coverage stands still.
     Plateau,
     /// The caller asked.
@@ -159,9 +165,14 @@ fn merge_all(
         board.changed.notify_all();
         let mut ran = board.take(campaign.next())?;
         let merged = campaign.merge(&ran);
+        let rejected =
+            ran.ledger.entries().iter().any(|entry| matches!(entry.applicability, Applicability::Rejected(_)));
         ran.coverage.clear();
         for found in merged.found {
             bugs.push(FoundBug { found, ran: ran.clone() });
+        }
+        if rejected && limits.rejection_is_fatal {
+            return Ok((Ended::Rejected, bugs));
         }
         if !go_on(campaign) {
             return Ok((Ended::Asked, bugs));

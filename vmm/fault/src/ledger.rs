@@ -19,6 +19,8 @@ pub enum Rejection {
     NothingToHeal,
     /// The cluster does not have the target.
     NoSuchTarget,
+    /// A guest had asked for a time without faults.
+    QuietPeriod,
 }
 
 /// The applicability stage.
@@ -41,6 +43,12 @@ pub enum Application {
     /// Nothing was tried (not reached, or rejected).
     #[default]
     None,
+    /// The guest's agent was asked at this cluster time and has not answered.
+    Requested {
+        /// Cluster ns since the start of the cluster.
+        #[serde(with = "decimal")]
+        at_ns: u64,
+    },
     /// It took effect at this cluster time.
     Applied {
         /// Cluster ns since the start of the cluster.
@@ -138,6 +146,14 @@ impl Ledger {
         }
     }
 
+    /// Records that the fault at `index` was applicable and is now the guest's agent's.
+    pub fn request(&mut self, index: usize, at_ns: u64) {
+        if let Some(entry) = self.entries.get_mut(index) {
+            entry.applicability = Applicability::Applicable;
+            entry.application = Application::Requested { at_ns };
+        }
+    }
+
     /// Records that the fault at `index` was applicable and the machine refused it.
     pub fn fail(&mut self, index: usize, reason: String) {
         if let Some(entry) = self.entries.get_mut(index) {
@@ -164,11 +180,120 @@ impl Ledger {
                 Applicability::Rejected(_) => counts.rejected += 1,
             }
             match entry.application {
-                Application::None => {}
+                Application::None | Application::Requested { .. } => {}
                 Application::Applied { .. } => counts.applied += 1,
                 Application::Failed { .. } => counts.failed += 1,
             }
             counts.observed += u64::from(entry.observed > 0);
+        }
+    }
+}
+
+/// Why a ledger is no evidence of how a branch ran. `event` counts from 0 in schedule order.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LedgerError {
+    /// It lists other faults.
+    #[error("must list the faults of the schedule, in its order")]
+    OtherSchedule,
+    /// A fault that was reached although its time had not come when the branch ended.
+    #[error("event {event} was reached, but the branch took {cluster_ns} ns and its time is {time_ns} ns")]
+    OutOfHorizon {
+        /// Which event.
+        event: usize,
+        /// Its time.
+        time_ns: u64,
+        /// How long the branch took.
+        cluster_ns: u64,
+    },
+    /// A fault that was reached after one that was not.
+    #[error("event {event} was reached after one that was not")]
+    OutOfOrder {
+        /// Which event.
+        event: usize,
+    },
+    /// Stages that contradict each other.
+    #[error("event {event}: {what}")]
+    Malformed {
+        /// Which event.
+        event: usize,
+        /// What contradicts what.
+        what: &'static str,
+    },
+    /// Times that no single branch has.
+    #[error(
+        "event {event} was applied at {at_ns} ns, which does not fit the start of the branch as the others have it"
+    )]
+    Mixed {
+        /// Which event.
+        event: usize,
+        /// When it was applied, in cluster ns.
+        at_ns: u64,
+    },
+}
+
+impl Ledger {
+    /// Checks that the ledger can be that of a branch which ran this schedule and took `cluster_ns`: every fault once, reached
+    /// in order and before the end, stages that agree, and times that count from one start.
+    pub fn check(&self, schedule: &Schedule, cluster_ns: u64) -> Result<(), LedgerError> {
+        if !self.entries.iter().map(|entry| &entry.event).eq(schedule.events()) {
+            return Err(LedgerError::OtherSchedule);
+        }
+        let (mut start_ns, mut ended) = (None, false);
+        for (event, entry) in self.entries.iter().enumerate() {
+            let time_ns = entry.event.time_ns;
+            let reached = entry.applicability != Applicability::NotReached;
+            if reached && time_ns >= cluster_ns {
+                return Err(LedgerError::OutOfHorizon { event, time_ns, cluster_ns });
+            }
+            if reached && ended {
+                return Err(LedgerError::OutOfOrder { event });
+            }
+            ended |= !reached;
+            entry.check_stages(event)?;
+            let start = entry.start_ns(cluster_ns, start_ns).ok_or(event);
+            start_ns = start.map_err(|event| LedgerError::Mixed { event, at_ns: entry.at_ns().unwrap_or(0) })?;
+        }
+        Ok(())
+    }
+}
+
+impl LedgerEntry {
+    fn check_stages(&self, event: usize) -> Result<(), LedgerError> {
+        let malformed = |what| Err(LedgerError::Malformed { event, what });
+        if (self.applicability == Applicability::Applicable) == (self.application == Application::None) {
+            return malformed("its application does not fit its applicability");
+        }
+        if self.observed > 0 && !matches!(self.application, Application::Applied { .. }) {
+            return malformed("its effect was observed, but it was not applied");
+        }
+        if matches!(self.application, Application::Requested { .. }) && !self.event.fault.is_for_agent() {
+            return malformed("it is nothing that the guest's agent is asked for");
+        }
+        Ok(())
+    }
+
+    fn at_ns(&self) -> Option<u64> {
+        match self.application {
+            Application::Applied { at_ns } | Application::Requested { at_ns } => Some(at_ns),
+            Application::None | Application::Failed { .. } => None,
+        }
+    }
+
+    /// The start of the branch as far as it is known with this entry; none where the entry contradicts it. A fault is applied
+    /// at its very time, but for an agent's, which is when the agent answered.
+    fn start_ns(&self, cluster_ns: u64, known_ns: Option<u64>) -> Option<Option<u64>> {
+        let Some(at_ns) = self.at_ns() else { return Some(known_ns) };
+        let own_ns = at_ns.checked_sub(self.event.time_ns)?;
+        let answered = self.event.fault.is_for_agent() && matches!(self.application, Application::Applied { .. });
+        match known_ns {
+            // An answer comes at or after the request, and before the branch ends.
+            Some(start_ns) if answered => {
+                let within = own_ns >= start_ns && at_ns <= start_ns.checked_add(cluster_ns)?;
+                within.then_some(known_ns)
+            }
+            None if answered => Some(None),
+            Some(start_ns) => (own_ns == start_ns).then_some(known_ns),
+            None => Some(Some(own_ns)),
         }
     }
 }
@@ -193,6 +318,65 @@ mod decimal {
 mod tests {
     use super::*;
     use crate::Fault;
+
+    /// Three restarts at 10, 20 and 30 ns of a branch that started at 1,000 ns.
+    fn applied() -> (Schedule, Ledger) {
+        let events = (1..4).map(|n| FaultEvent { time_ns: 10 * n, fault: Fault::VmRestart { vm: 0 } }).collect();
+        let schedule = Schedule::new(events).unwrap();
+        let mut ledger = Ledger::new(&schedule);
+        ledger.apply(0, 1_010);
+        ledger.reject(1, Rejection::QuietPeriod);
+        ledger.apply(2, 1_030);
+        ledger.observe(2, 1);
+        (schedule, ledger)
+    }
+
+    #[test]
+    fn a_ledger_of_one_branch_is_evidence() {
+        let (schedule, ledger) = applied();
+        assert_eq!(ledger.check(&schedule, 31), Ok(()));
+        assert_eq!(Ledger::new(&schedule).check(&schedule, 5), Ok(()));
+    }
+
+    #[test]
+    fn evidence_that_is_malformed_mixed_or_out_of_its_horizon_is_refused() {
+        let (schedule, ledger) = applied();
+        let other = Schedule::new(schedule.events()[1..].to_vec()).unwrap();
+        assert_eq!(ledger.check(&other, 31), Err(LedgerError::OtherSchedule));
+        assert!(matches!(ledger.check(&schedule, 30), Err(LedgerError::OutOfHorizon { event: 2, .. })));
+        let mut mixed = ledger.clone();
+        mixed.apply(2, 1_031);
+        assert_eq!(mixed.check(&schedule, 31), Err(LedgerError::Mixed { event: 2, at_ns: 1_031 }));
+        let mut early = ledger.clone();
+        early.apply(0, 9);
+        assert_eq!(early.check(&schedule, 31), Err(LedgerError::Mixed { event: 0, at_ns: 9 }));
+        let mut skipped = Ledger::new(&schedule);
+        skipped.apply(1, 1_020);
+        assert_eq!(skipped.check(&schedule, 31), Err(LedgerError::OutOfOrder { event: 1 }));
+        let mut seen = ledger.clone();
+        seen.observe(1, 1);
+        assert!(matches!(seen.check(&schedule, 31), Err(LedgerError::Malformed { event: 1, .. })));
+        let mut asked = ledger;
+        asked.request(0, 1_010);
+        assert!(matches!(asked.check(&schedule, 31), Err(LedgerError::Malformed { event: 0, .. })));
+    }
+
+    #[test]
+    fn an_agents_answer_lies_between_its_request_and_the_end_of_the_branch() {
+        let restart = FaultEvent { time_ns: 10, fault: Fault::VmRestart { vm: 0 } };
+        let kill = FaultEvent { time_ns: 20, fault: Fault::ProcessRestart { vm: 0 } };
+        let schedule = Schedule::new(vec![restart, kill]).unwrap();
+        let at = |at_ns| {
+            let mut ledger = Ledger::new(&schedule);
+            ledger.apply(0, 1_010);
+            ledger.request(1, 1_020);
+            assert_eq!(ledger.check(&schedule, 100), Ok(()));
+            ledger.apply(1, at_ns);
+            ledger.check(&schedule, 100)
+        };
+        assert_eq!((at(1_020), at(1_100)), (Ok(()), Ok(())));
+        assert!(at(1_019).is_err() && at(1_101).is_err());
+    }
 
     #[test]
     fn each_stage_of_a_fault_is_recorded_and_counted() {

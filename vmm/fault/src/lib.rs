@@ -11,13 +11,15 @@ mod ledger;
 mod planner;
 mod schedule;
 mod stream;
+mod table;
 mod tactic;
 mod wire;
 
 pub use composite::Label;
-pub use kinds::{Companion, Domain, Draw, Fault, FaultKind, Group, Parameter, Role, SPECS, Spec, Width};
-pub use ledger::{Applicability, Application, Ledger, LedgerEntry, Rejection, StageCounts};
+pub use kinds::{Category, Companion, Domain, Draw, Parameter, Role, Spec, Width};
+pub use ledger::{Applicability, Application, Ledger, LedgerEntry, LedgerError, Rejection, StageCounts};
 pub use planner::Planner;
 pub use schedule::{FaultEvent, MAX_EVENTS, MAX_VMS, Schedule, ScheduleError, Shape};
 pub use stream::{Stream, StreamState};
+pub use table::{Fault, FaultKind, SPECS};
 pub use tactic::{LABEL_BYTES_MAX, Mark, REACTIONS_MAX, Reaction, TACTIC_EVENTS_MAX, Tactic, Tactician};

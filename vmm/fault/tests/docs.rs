@@ -3,16 +3,28 @@
 
 use std::fmt::Write;
 
-use chaoscontrol_fault::{Role, SPECS, Width};
+use chaoscontrol_fault::{Category, Role, SPECS, Width};
 
 const START: &str = "## Kinds\n";
 
 /// The table in Markdown.
 fn kinds() -> String {
     let mut text = String::from(START);
-    for spec in SPECS {
+    writeln!(text, "\n{} kinds in {} categories.", SPECS.len(), Category::ALL.len()).unwrap();
+    for category in Category::ALL {
+        let of_it = || SPECS.iter().filter(|spec| spec.category == category);
+        let names: Vec<String> = of_it().map(|spec| format!("`{}`", spec.name)).collect();
+        let (name, names) = (category.name(), names.join(", "));
+        writeln!(text, "- {name} ({}): {names}", of_it().count()).unwrap();
+    }
+    for spec in Category::ALL.into_iter().flat_map(|category| SPECS.iter().filter(move |s| s.category == category)) {
         let (name, doc, observed) = (spec.name, spec.doc.trim(), spec.observed);
-        writeln!(text, "\n### `{name}`\n\n{doc}\n\nObserved: {observed}.").unwrap();
+        let (category, weight) = (spec.category.name(), spec.weight);
+        writeln!(
+            text,
+            "\n### `{name}`\n\n{doc}\n\nCategory: {category}. Planned with weight {weight}. Observed: {observed}."
+        )
+        .unwrap();
         if spec.parameters.is_empty() {
             continue;
         }

@@ -453,6 +453,17 @@ impl Board {
         call!(self, bus, self.power, IRQ_SCI, raise_gpe, GPE_GENERATION_ID);
     }
 
+    /// A line rises and falls without its device.
+    pub fn pulse(&mut self, irq: u8) {
+        let irq = usize::from(irq);
+        if irq < LINES && !self.lines[irq].level() {
+            self.lines[irq].set(true);
+            self.wire(irq);
+            self.lines[irq].set(false);
+            self.wire(irq);
+        }
+    }
+
     /// The saved state.
     pub fn save(&self) -> BoardState {
         BoardState {

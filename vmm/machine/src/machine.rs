@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use chaoscontrol_cpu::CpuState;
+use chaoscontrol_protocol::AgentAction;
 
 use crate::board::{Board, Bus};
 use crate::boot;
@@ -326,6 +327,19 @@ impl Machine {
         self.publish_writes();
     }
 
+    /// An interrupt line rises and falls although its device asked for nothing; a line that is high already stays so. Lines past
+    /// the last do not exist.
+    pub fn pulse_irq(&mut self, irq: u8) {
+        self.board.pulse(irq);
+    }
+
+    /// The first CPU gets a non-maskable interrupt.
+    pub fn raise_nmi(&mut self) {
+        if let Some(lapic) = self.board.lapics.first_mut() {
+            lapic.raise_nmi();
+        }
+    }
+
     /// Takes the frames sent since the last call, in order.
     pub fn take_frames(&mut self) -> Vec<Frame> {
         self.board.net.as_mut().map(|net| net.device_mut().take_transmitted()).unwrap_or_default()
@@ -367,6 +381,13 @@ impl Machine {
     /// The SDK window's messages, streams and forced choices.
     pub fn sdk_mut(&mut self) -> &mut SdkWindow {
         &mut self.board.sdk
+    }
+
+    /// Asks the guest's agent for something; its answer names the number that this returns.
+    pub fn ask_agent(&mut self, action: AgentAction) -> u16 {
+        let number = SdkWindow::ask_agent(&self.memory, action);
+        self.publish_writes();
+        number
     }
 
     /// Reads every SDK slot, as at a barrier; the messages wait in [`Machine::sdk_mut`].

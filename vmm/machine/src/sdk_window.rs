@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 use chaoscontrol_protocol::host::{self, Counts, WindowMemory};
 use chaoscontrol_protocol::layout::{RECORD_BYTES_MAX, SLOTS};
-use chaoscontrol_protocol::{DOORBELL_BYTES, DecodeError, Doorbell, REGION_ADDRESS, Record};
+use chaoscontrol_protocol::{AgentAction, DOORBELL_BYTES, DecodeError, Doorbell, REGION_ADDRESS, Record};
 use serde::{Deserialize, Serialize};
 
 use crate::device::{Context, Device, Request, StateError, value_of};
@@ -86,6 +86,13 @@ pub enum Body {
     WorkloadKilled(u8),
     /// A doorbell value without a meaning.
     UnknownDoorbell(u64),
+    /// The agent answers a request.
+    AgentAnswer {
+        /// The low half of the request's number.
+        number: u16,
+        /// 0 when it was carried out, else the system's error number.
+        code: u8,
+    },
 }
 
 impl Message {
@@ -182,6 +189,12 @@ impl SdkWindow {
     /// Tells the guest's init that the wall clock was stepped.
     pub fn step_wall_clock(memory: &GuestMemory, change_ns: i64) {
         host::step_wall_clock(&mut Window(memory), change_ns);
+    }
+
+    /// Asks the guest's agent for something and returns the low half of the request's number, which its answer names.
+    pub fn ask_agent(memory: &GuestMemory, action: AgentAction) -> u16 {
+        let [low, high, ..] = host::ask_agent(&mut Window(memory), action).to_le_bytes();
+        u16::from_le_bytes([low, high])
     }
 
     /// Starts both random streams over under another root seed.
@@ -319,6 +332,7 @@ impl SdkWindow {
             Doorbell::InitFailed => self.push(Body::InitFailed, context.now),
             Doorbell::WorkloadExited(code) => self.push(Body::WorkloadExited(code), context.now),
             Doorbell::WorkloadKilled(signal) => self.push(Body::WorkloadKilled(signal), context.now),
+            Doorbell::AgentAnswer { number, code } => self.push(Body::AgentAnswer { number, code }, context.now),
         }
     }
 }

@@ -34,6 +34,12 @@ impl Clock {
         }
     }
 
+    /// The same pace from `guest_ns` at `cluster_ns` on: what passed between was not lived through.
+    #[must_use]
+    pub fn resumed(&self, cluster_ns: u64, guest_ns: u64) -> Self {
+        Self { cluster_origin_ns: cluster_ns, guest_origin_ns: guest_ns, ..*self }
+    }
+
     /// The first guest ns that is not before `cluster_ns`.
     #[must_use]
     pub fn to_guest_ns(&self, cluster_ns: u64) -> u64 {

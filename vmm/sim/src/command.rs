@@ -9,7 +9,7 @@ use crate::trace::Digest;
 /// What survives a power cut of the writes that were not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PowerCut {
-    /// Bit *i* keeps the *i*-th oldest write of each disk; the bits repeat from the 65th write on.
+    /// Bit *i* keeps the *i*-th oldest write, those of the first disk first; the bits repeat from the 65th write on.
     pub survivors: u64,
     /// Which of those writes is torn.
     pub torn_write: u32,
@@ -32,6 +32,8 @@ pub struct DiskFaults {
     pub corruption_ppm: u32,
     /// Every write fails.
     pub full: bool,
+    /// Added time of each request.
+    pub latency_ns: u64,
 }
 
 /// How often each disk fault hit a request, since power-on of the VM.
@@ -47,6 +49,38 @@ pub struct DiskCounts {
     pub corrupted: u64,
     /// Writes refused because the disk is full.
     pub refused: u64,
+    /// Requests that took longer.
+    pub delayed: u64,
+}
+
+/// What a guest's agent is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentAction {
+    /// Kills a process; a workload starts again after a while, if not 0.
+    KillProcess {
+        /// Which.
+        process: u32,
+        /// After how long.
+        down_ns: u64,
+    },
+    /// Stops a process for a while.
+    PauseProcess {
+        /// Which.
+        process: u32,
+        /// How long.
+        lasts_ns: u64,
+    },
+    /// Starts the workload again.
+    RestartWorkload,
+    /// Holds memory.
+    HoldMemory {
+        /// The part of what is available, in a million.
+        part_ppm: u32,
+        /// How long; 0 is without end.
+        lasts_ns: u64,
+    },
+    /// Ends all of that.
+    EndAll,
 }
 
 /// An order to the shell, at the start of a round. A round's commands are carried out in their order.
@@ -103,6 +137,25 @@ pub enum Command {
         /// All faults in effect.
         faults: DiskFaults,
     },
+    /// An interrupt line rises and falls.
+    PulseIrq {
+        /// The VM.
+        vm: u16,
+        /// The line, 0 to 15.
+        irq: u8,
+    },
+    /// The first CPU gets a non-maskable interrupt.
+    Nmi {
+        /// The VM.
+        vm: u16,
+    },
+    /// The guest's agent is asked for something. The shell answers with [`crate::Sim::agent_asked`].
+    AskAgent {
+        /// The VM.
+        vm: u16,
+        /// For what.
+        action: AgentAction,
+    },
     /// From here on one CPU of the VM runs and no other, for a while.
     SwitchCpu {
         /// The VM.
@@ -132,6 +185,9 @@ impl Command {
             | Self::SetClock { vm, .. }
             | Self::StepWallClock { vm, .. }
             | Self::SetDiskFaults { vm, .. }
+            | Self::PulseIrq { vm, .. }
+            | Self::Nmi { vm }
+            | Self::AskAgent { vm, .. }
             | Self::SwitchCpu { vm, .. }
             | Self::Deliver { vm, .. } => vm,
         }

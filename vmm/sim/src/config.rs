@@ -11,6 +11,9 @@ pub const LINK_LATENCY_NS_MIN: u64 = 50_000;
 /// Largest link latency or jitter at rest.
 const LINK_LATENCY_NS_MAX: u64 = 60_000_000_000;
 
+/// Largest loss at rest: half of all frames. A network that loses more is a fault, not a rest.
+pub const REST_LOSS_PPM_MAX: u32 = 500_000;
+
 /// One direction between two VMs that differs from the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,13 +36,15 @@ pub struct NetworkConfig {
     pub latency_ns: u64,
     /// Largest random delay on top.
     pub jitter_ns: u64,
+    /// Chance of every frame to get lost, in a million; at most [`REST_LOSS_PPM_MAX`].
+    pub loss_ppm: u32,
     /// Links that differ.
     pub links: Vec<LinkConfig>,
 }
 
 impl Default for NetworkConfig {
     fn default() -> Self {
-        Self { latency_ns: 1_000_000, jitter_ns: 0, links: Vec::new() }
+        Self { latency_ns: 1_000_000, jitter_ns: 0, loss_ppm: 0, links: Vec::new() }
     }
 }
 
@@ -74,6 +79,9 @@ pub enum ConfigError {
     /// A latency out of range.
     #[error("link latency {0} ns must lie between {LINK_LATENCY_NS_MIN} ns and {LINK_LATENCY_NS_MAX} ns")]
     Latency(u64),
+    /// A loss out of range.
+    #[error("loss at rest is {0} in a million, it must be at most {REST_LOSS_PPM_MAX}")]
+    Loss(u32),
     /// A jitter out of range.
     #[error("link jitter {0} ns must be at most {LINK_LATENCY_NS_MAX} ns")]
     Jitter(u64),
@@ -136,6 +144,9 @@ impl SimConfig {
             if jitter > LINK_LATENCY_NS_MAX {
                 return Err(ConfigError::Jitter(jitter));
             }
+        }
+        if self.network.loss_ppm > REST_LOSS_PPM_MAX {
+            return Err(ConfigError::Loss(self.network.loss_ppm));
         }
         for link in &self.network.links {
             if link.from == link.to || link.from.max(link.to) >= self.vms() {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Faults that are in effect: from when they were applied to when they end.
 
-use chaoscontrol_fault::{Fault, FaultEvent, Group};
+use chaoscontrol_fault::{Category, Fault, FaultEvent};
 use serde::{Deserialize, Serialize};
 
 use crate::command::DiskFaults;
+use crate::config::LINK_LATENCY_NS_MIN;
 
 /// A fault in effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +16,20 @@ pub(crate) struct Effect {
     pub index: Option<u32>,
     /// Cluster ns at which it ends; none is never.
     pub until_ns: Option<u64>,
+    /// Cluster ns of its next stroke, for kinds that do something again and again.
+    pub stroke_ns: Option<u64>,
+    /// How far a jitter has moved the wall clock.
+    pub moved_ns: i64,
+}
+
+/// Time between two strokes, for kinds that have them.
+pub(crate) fn every_ns(fault: &Fault) -> Option<u64> {
+    match *fault {
+        Fault::ClockJitter { every_ns, .. }
+        | Fault::CpuStall { every_ns, .. }
+        | Fault::InterruptIrq { every_ns, .. } => Some(every_ns),
+        _ => None,
+    }
 }
 
 /// All faults in effect, in the order in which they were applied.
@@ -39,10 +54,15 @@ impl Effects {
         self.list.extract_if(.., ended).collect()
     }
 
+    /// Takes all effects, in order.
+    pub fn take_all(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.list)
+    }
+
     /// Takes all network effects and says how many there were.
     pub fn heal(&mut self) -> u64 {
         let before = self.list.len();
-        self.list.retain(|effect| effect.event.fault.kind().spec().group != Group::Network);
+        self.list.retain(|effect| effect.event.fault.kind().spec().category != Category::Network);
         (before - self.list.len()) as u64
     }
 
@@ -54,9 +74,29 @@ impl Effects {
         })
     }
 
-    /// When the next effect ends.
-    pub fn next_end_ns(&self) -> Option<u64> {
-        self.list.iter().filter_map(|effect| effect.until_ns).min()
+    /// When the next effect ends or strikes.
+    pub fn next_change_ns(&self) -> Option<u64> {
+        self.list.iter().flat_map(|effect| [effect.until_ns, effect.stroke_ns]).flatten().min()
+    }
+
+    /// Takes the effects that strike at or before `now_ns` and sets when they do again.
+    pub fn take_strokes(&mut self, now_ns: u64) -> Vec<(usize, Effect)> {
+        let mut strokes = Vec::new();
+        for (place, effect) in self.list.iter_mut().enumerate() {
+            if effect.stroke_ns.is_some_and(|stroke| stroke <= now_ns) {
+                effect.stroke_ns =
+                    every_ns(&effect.event.fault).map(|every| now_ns.saturating_add(every.max(LINK_LATENCY_NS_MIN)));
+                strokes.push((place, effect.clone()));
+            }
+        }
+        strokes
+    }
+
+    /// Notes how far the jitter at `place` has moved the wall clock.
+    pub fn set_moved(&mut self, place: usize, moved_ns: i64) {
+        if let Some(effect) = self.list.get_mut(place) {
+            effect.moved_ns = moved_ns;
+        }
     }
 
     /// Forgets which schedule the effects came from.
@@ -76,6 +116,7 @@ impl Effects {
                 }
                 Fault::DiskCorruption { corruption_ppm, .. } => faults.corruption_ppm = corruption_ppm,
                 Fault::DiskFull { .. } => faults.full = true,
+                Fault::DiskLatency { latency_ns, .. } => faults.latency_ns = latency_ns,
                 _ => {}
             }
         }
@@ -97,6 +138,23 @@ impl Effects {
                 Some((numerator, denominator, effect.index))
             }
             _ => None,
+        })
+    }
+}
+
+impl Effects {
+    /// The throttle in effect on a VM as (part in a million, place in the schedule); the latest one counts.
+    pub fn throttle(&self, vm: u16) -> Option<(u32, Option<u32>)> {
+        self.list.iter().rev().find_map(|effect| match effect.event.fault {
+            Fault::CpuThrottle { vm: target, speed_ppm, .. } if target == vm => Some((speed_ppm, effect.index)),
+            _ => None,
+        })
+    }
+
+    /// The effect that holds frames on the link back, if one does.
+    pub fn clog(&self, from: u16, to: u16) -> Option<&Effect> {
+        self.list.iter().find(|effect| {
+            matches!(effect.event.fault, Fault::NetworkClog { .. }) && covers(&effect.event.fault, from, to)
         })
     }
 }

@@ -8,6 +8,7 @@
 //! 2. The shell carries the commands out, in order, and runs each VM to its [`Sim::deadline`].
 //! 3. [`Sim::finish_round`]: what each VM did; frames enter the switch, the round's record joins the trace.
 
+mod agent;
 mod clock;
 mod command;
 mod config;
@@ -18,10 +19,11 @@ mod state;
 mod switch;
 mod trace;
 
+pub use agent::QUIET_NS_MAX;
 pub use chaoscontrol_fault::{Stream, StreamState};
 pub use clock::Clock;
-pub use command::{Command, DiskCounts, DiskFaults, Observation, PowerCut, Round, SentFrame, VmEnd};
-pub use config::{ConfigError, LINK_LATENCY_NS_MIN, LinkConfig, NetworkConfig, SimConfig, mac_of};
+pub use command::{AgentAction, Command, DiskCounts, DiskFaults, Observation, PowerCut, Round, SentFrame, VmEnd};
+pub use config::{ConfigError, LINK_LATENCY_NS_MIN, LinkConfig, NetworkConfig, REST_LOSS_PPM_MAX, SimConfig, mac_of};
 pub use log::{COPIES_MAX, CopyFate, FrameCopy, FrameLog, HEAD_BYTES};
 pub use state::{Power, Sim, SimState};
 pub use switch::{FRAME_BYTES_MAX, IN_FLIGHT_MAX, NetworkCounts};

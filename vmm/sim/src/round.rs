@@ -3,14 +3,15 @@
 
 use chaoscontrol_fault::{Fault, FaultEvent, Rejection};
 
+use crate::agent::action_of;
 use crate::clock::Clock;
 use crate::command::{Command, DiskCounts, Observation, PowerCut, Round, VmEnd};
-use crate::effects::Effect;
+use crate::effects::{Effect, every_ns};
 use crate::state::{Power, Sim, SimState, VmState};
 use crate::trace::{RoundRecord, VmRecord};
 
 /// Commands so far, each with the event that caused it.
-type Commands = Vec<(Command, Option<usize>)>;
+pub(crate) type Commands = Vec<(Command, Option<usize>)>;
 
 impl Sim {
     /// Plans the round that starts now: what happens at its start, and where its barrier is. The shell carries the commands
@@ -21,7 +22,9 @@ impl Sim {
         let mut commands = Commands::new();
         state.end_effects(&mut commands);
         state.end_waits(&mut commands);
-        let faults = state.apply_due(&mut commands);
+        let quiet = state.is_quiet(&mut commands);
+        let faults = state.apply_due(quiet, &mut commands);
+        state.strike(&mut commands);
         let delivered = state.deliver_due(&mut commands);
         let end_ns = state.barrier(&delivered);
         Round { start_ns, end_ns, commands, faults, delivered }
@@ -83,7 +86,58 @@ impl SimState {
     /// Ends what has run its time.
     fn end_effects(&mut self, commands: &mut Commands) {
         for ended in self.effects.take_ended(self.now_ns) {
-            self.refresh(&ended.event.fault, commands, ended.index.map(|index| index as usize));
+            self.end(&ended, commands);
+        }
+    }
+
+    /// Tells the VM that a fault is over.
+    pub(crate) fn end(&mut self, ended: &Effect, commands: &mut Commands) {
+        let index = ended.index.map(|index| index as usize);
+        if let Fault::ClockJitter { vm, .. } = ended.event.fault
+            && ended.moved_ns != 0
+            && self.expect_up(vm).is_ok()
+        {
+            commands.push((Command::StepWallClock { vm, jump_ns: ended.moved_ns.saturating_neg() }, index));
+        }
+        self.refresh(&ended.event.fault, commands, index);
+    }
+
+    /// Lets every fault that does something again and again, and whose time came, do it.
+    fn strike(&mut self, commands: &mut Commands) {
+        for (place, effect) in self.effects.take_strokes(self.now_ns) {
+            let index = effect.index.map(|index| index as usize);
+            let Some(vm) = effect.event.fault.vm().filter(|vm| self.expect_up(*vm).is_ok()) else { continue };
+            match effect.event.fault {
+                Fault::ClockJitter { jitter_ns, .. } => {
+                    let wide = self.vm(vm).jitter.between(0, jitter_ns.saturating_mul(2));
+                    let moved_ns = wide.cast_signed().saturating_sub(jitter_ns.cast_signed());
+                    let jump_ns = moved_ns.saturating_sub(effect.moved_ns);
+                    self.effects.set_moved(place, moved_ns);
+                    self.observe_at(effect.index, u64::from(jump_ns != 0));
+                    commands.push((Command::StepWallClock { vm, jump_ns }, index));
+                }
+                Fault::CpuStall { stall_ns, .. } if self.vm(vm).power == Power::On => {
+                    let until_ns = self.now_ns.saturating_add(stall_ns);
+                    self.vm(vm).power = Power::Paused { until_ns, index: effect.index, frozen_ns: None };
+                }
+                Fault::InterruptIrq { irq, .. } => {
+                    self.interrupted(vm);
+                    self.observe_at(effect.index, 1);
+                    commands.push((Command::PulseIrq { vm, irq: u8::try_from(irq).unwrap_or(0) }, index));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A VM that gets an interrupt has something to do.
+    fn interrupted(&mut self, vm: u16) {
+        self.vm(vm).end = VmEnd::Busy;
+    }
+
+    fn observe_at(&mut self, index: Option<u32>, count: u64) {
+        if let Some(index) = index {
+            self.ledger.observe(index as usize, count);
         }
     }
 
@@ -95,7 +149,8 @@ impl SimState {
             commands.push((Command::SetDiskFaults { vm, disk, faults }, index));
         } else if matches!(fault, Fault::ClockSkew { .. }) && !matches!(self.vm(vm).power, Power::Down { .. }) {
             let (numerator, denominator, _) = self.effects.skew(vm).unwrap_or((1, 1, None));
-            let clock = self.vms[usize::from(vm)].clock.at_pace(self.now_ns, numerator, denominator);
+            let now_ns = self.now_ns;
+            let clock = self.vm(vm).clock_at(now_ns).at_pace(now_ns, numerator, denominator);
             self.vm(vm).clock = clock;
             commands.push((Command::SetClock { vm, clock }, index));
         }
@@ -118,16 +173,23 @@ impl SimState {
         }
     }
 
-    fn resume(&mut self, vm: u16, commands: &mut Commands) {
-        let guest_ns = self.vms[usize::from(vm)].clock.to_guest_ns(self.now_ns);
-        self.vm(vm).power = Power::On;
+    pub(crate) fn resume(&mut self, vm: u16, commands: &mut Commands) {
+        let now_ns = self.now_ns;
+        let each = self.vm(vm);
+        let clock = each.clock_at(now_ns);
+        let frozen = clock != each.clock;
         // What fell due in the pause makes it busy.
-        self.vm(vm).end = VmEnd::Busy;
-        commands.push((Command::SkipTo { vm, guest_ns }, None));
+        (each.clock, each.power, each.end) = (clock, Power::On, VmEnd::Busy);
+        if frozen {
+            commands.push((Command::SetClock { vm, clock }, None));
+        } else {
+            commands.push((Command::SkipTo { vm, guest_ns: clock.to_guest_ns(now_ns) }, None));
+        }
     }
 
-    fn restart(&mut self, vm: u16, commands: &mut Commands, index: Option<usize>) {
+    pub(crate) fn restart(&mut self, vm: u16, commands: &mut Commands, index: Option<usize>) {
         let now_ns = self.now_ns;
+        self.forget_asked(vm);
         let each = self.vm(vm);
         let (reset, down_ns) = match each.power {
             Power::Down { since_ns, .. } => (false, now_ns.saturating_sub(since_ns)),
@@ -150,7 +212,7 @@ impl SimState {
     }
 
     /// Applies the schedule's faults that are due and returns their places in it.
-    fn apply_due(&mut self, commands: &mut Commands) -> Vec<u32> {
+    fn apply_due(&mut self, quiet: bool, commands: &mut Commands) -> Vec<u32> {
         let mut reached = Vec::new();
         while let Some(event) = self.schedule.events().get(self.next_event).copied() {
             if self.branch_start_ns.saturating_add(event.time_ns) > self.now_ns {
@@ -159,7 +221,9 @@ impl SimState {
             let index = self.next_event;
             self.next_event += 1;
             reached.push(u32::try_from(index).unwrap_or(u32::MAX));
-            match self.apply(event, index, commands) {
+            let applied = if quiet { Err(Rejection::QuietPeriod) } else { self.apply(event, index, commands) };
+            match applied {
+                Ok(()) if event.fault.is_for_agent() => self.ledger.request(index, self.now_ns),
                 Ok(()) => self.ledger.apply(index, self.now_ns),
                 Err(rejection) => self.ledger.reject(index, rejection),
             }
@@ -174,6 +238,11 @@ impl SimState {
         {
             return Err(Rejection::NoSuchTarget);
         }
+        if let (Some(action), Some(vm)) = (action_of(&event.fault), event.fault.vm()) {
+            self.expect_up(vm)?;
+            commands.push((Command::AskAgent { vm, action }, Some(index)));
+            return Ok(());
+        }
         match event.fault {
             Fault::NetworkHeal {} => match self.effects.heal() {
                 0 => return Err(Rejection::NothingToHeal),
@@ -184,17 +253,21 @@ impl SimState {
                 let restart_ns = (down_ns > 0).then(|| now_ns.saturating_add(down_ns));
                 self.vm(vm).power = Power::Down { since_ns: now_ns, restart_ns };
                 self.vm(vm).end = VmEnd::Stopped;
+                self.forget_asked(vm);
                 self.ledger.observe(index, 1);
                 let cut = PowerCut { survivors, torn_write, torn_bytes };
                 commands.push((Command::Kill { vm, cut }, Some(index)));
             }
-            Fault::VmPause { vm, duration_ns } => {
+            Fault::VmPause { vm, duration_ns } | Fault::ClockFreeze { vm, duration_ns } => {
                 self.expect_up(vm)?;
                 if matches!(self.vm(vm).power, Power::Paused { .. }) {
                     return Err(Rejection::VmPaused);
                 }
                 let (until_ns, place) = (now_ns.saturating_add(duration_ns), u32::try_from(index).ok());
-                self.vm(vm).power = Power::Paused { until_ns, index: place };
+                let freezes = matches!(event.fault, Fault::ClockFreeze { .. });
+                let frozen_ns = freezes.then(|| self.vm(vm).clock.to_guest_ns(now_ns));
+                self.ledger.observe(index, u64::from(freezes));
+                self.vm(vm).power = Power::Paused { until_ns, index: place.filter(|_| !freezes), frozen_ns };
             }
             Fault::VmRestart { vm } => {
                 self.restart(vm, commands, Some(index));
@@ -210,7 +283,17 @@ impl SimState {
                 commands.push((Command::SwitchCpu { vm, cpu, hold_ns }, Some(index)));
                 self.ledger.observe(index, 1);
             }
-            Fault::ClockSkew { vm, .. } => {
+            Fault::InterruptNmi { vm } => {
+                self.expect_up(vm)?;
+                self.interrupted(vm);
+                commands.push((Command::Nmi { vm }, Some(index)));
+                self.ledger.observe(index, 1);
+            }
+            Fault::ClockSkew { vm, .. }
+            | Fault::ClockJitter { vm, .. }
+            | Fault::CpuStall { vm, .. }
+            | Fault::CpuThrottle { vm, .. }
+            | Fault::InterruptIrq { vm, .. } => {
                 self.expect_up(vm)?;
                 self.start(event, index, commands);
             }
@@ -227,7 +310,8 @@ impl SimState {
     fn start(&mut self, event: FaultEvent, index: usize, commands: &mut Commands) {
         let lasts_ns = event.fault.duration_ns().filter(|duration| *duration > 0);
         let until_ns = lasts_ns.map(|lasts| self.now_ns.saturating_add(lasts));
-        self.effects.push(Effect { event, index: u32::try_from(index).ok(), until_ns });
+        let stroke_ns = every_ns(&event.fault).map(|_| self.now_ns);
+        self.effects.push(Effect { event, index: u32::try_from(index).ok(), until_ns, stroke_ns, moved_ns: 0 });
         self.refresh(&event.fault, commands, Some(index));
     }
 
@@ -261,7 +345,7 @@ impl SimState {
         });
         let stops = waits
             .chain(fault.map(|event| self.branch_start_ns.saturating_add(event.time_ns)))
-            .chain(self.effects.next_end_ns())
+            .chain(self.effects.next_change_ns())
             .chain([self.branch_end_ns]);
         stops.filter(|stop| *stop > self.now_ns).fold(end_ns, u64::min)
     }
@@ -302,6 +386,9 @@ impl SimState {
                 if let (true, Some((_, _, Some(event)))) = (ran, self.effects.skew(vm)) {
                     self.ledger.observe(event as usize, 1);
                 }
+                if let (true, VmEnd::Busy, Some((_, event))) = (ran, observation.end, self.effects.throttle(vm)) {
+                    self.observe_at(event, 1);
+                }
                 self.vms[index].end = observation.end;
             }
             _ => {}
@@ -321,6 +408,7 @@ impl SimState {
             Fault::DiskTornWrite { .. } => counts.torn.saturating_sub(before.torn),
             Fault::DiskCorruption { .. } => counts.corrupted.saturating_sub(before.corrupted),
             Fault::DiskFull { .. } => counts.refused.saturating_sub(before.refused),
+            Fault::DiskLatency { .. } => counts.delayed.saturating_sub(before.delayed),
             _ => 0,
         };
         let mut latest = std::collections::BTreeMap::new();

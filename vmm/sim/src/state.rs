@@ -4,6 +4,7 @@
 use chaoscontrol_fault::{FaultEvent, Ledger, Schedule, ScheduleError, Stream};
 use serde::{Deserialize, Serialize};
 
+use crate::agent::{ASKED_MAX, Asked, Quiet};
 use crate::clock::Clock;
 use crate::command::{DiskCounts, Round, VmEnd};
 use crate::config::{ConfigError, SimConfig};
@@ -17,12 +18,14 @@ use crate::trace::Trace;
 pub enum Power {
     /// It runs.
     On,
-    /// It gets no run time; its clocks go on.
+    /// It gets no run time.
     Paused {
         /// Cluster ns at which it runs again.
         until_ns: u64,
         /// The fault's place in the running schedule.
         index: Option<u32>,
+        /// Guest ns at which its clocks stand; none where they go on.
+        frozen_ns: Option<u64>,
     },
     /// Its power is off.
     Down {
@@ -42,8 +45,22 @@ pub(crate) struct VmState {
     pub end: VmEnd,
     /// Entropy and generation ids of restarts.
     pub restarts: Stream,
+    /// Distances of a jittering wall clock.
+    pub jitter: Stream,
     pub instructions: u64,
     pub disks: Vec<DiskCounts>,
+    /// Requests that its agent has not answered.
+    pub asked: Vec<Asked>,
+}
+
+impl VmState {
+    /// Its clock as it goes on from `now_ns`: from where it stands, if it is frozen.
+    pub fn clock_at(&self, now_ns: u64) -> Clock {
+        match self.power {
+            Power::Paused { frozen_ns: Some(guest_ns), .. } => self.clock.resumed(now_ns, guest_ns),
+            _ => self.clock,
+        }
+    }
 }
 
 /// The whole state of the pure core, as plain data.
@@ -55,6 +72,7 @@ pub struct SimState {
     pub(crate) vms: Vec<VmState>,
     pub(crate) effects: Effects,
     pub(crate) switch: Switch,
+    pub(crate) quiet: Option<Quiet>,
     pub(crate) branch_start_ns: u64,
     pub(crate) branch_end_ns: u64,
     pub(crate) schedule: Schedule,
@@ -98,8 +116,10 @@ impl Sim {
             clock: Clock::starting(0, 0),
             end: VmEnd::Busy,
             restarts: Stream::named(seed, "restart", index),
+            jitter: Stream::named(seed, "clock jitter", index),
             instructions: 0,
             disks: vec![DiskCounts::default(); usize::from(*disks)],
+            asked: Vec::new(),
         };
         let state = SimState {
             vms: (0..).zip(&config.disks).map(vm).collect(),
@@ -108,6 +128,7 @@ impl Sim {
             now_ns: 0,
             rounds: 0,
             effects: Effects::default(),
+            quiet: None,
             branch_start_ns: 0,
             branch_end_ns: horizon_ns,
             schedule: Schedule::default(),
@@ -130,6 +151,9 @@ impl Sim {
         }
         if state.vms.iter().zip(&state.config.disks).any(|(vm, disks)| vm.disks.len() != usize::from(*disks)) {
             return Err(ConfigError::State("the number of disks differs between its parts"));
+        }
+        if state.vms.iter().any(|vm| vm.asked.len() > ASKED_MAX) {
+            return Err(ConfigError::State("an agent has more requests to answer than it can have got"));
         }
         if !state.effects.fit(&state.config.disks) {
             return Err(ConfigError::State("a fault in effect has a target that the cluster does not have"));
@@ -157,9 +181,11 @@ impl Sim {
         state.switch.reseed(entropy_seed);
         for (index, vm) in (0..).zip(&mut state.vms) {
             vm.restarts = Stream::named(entropy_seed, "restart", index);
+            vm.jitter = Stream::named(entropy_seed, "clock jitter", index);
             if let Power::Paused { index, .. } = &mut vm.power {
                 *index = None;
             }
+            vm.asked.iter_mut().for_each(|asked| asked.index = None);
         }
         state.branch_start_ns = state.now_ns;
         state.branch_end_ns = state.now_ns.saturating_add(horizon_ns);
@@ -265,8 +291,23 @@ impl Sim {
     /// gets no run time. Asked once the round's commands are carried out.
     #[must_use]
     pub fn deadline(&self, round: &Round, vm: u16) -> Option<u64> {
-        let vm = self.state.vms.get(usize::from(vm))?;
-        (vm.power == Power::On).then(|| vm.clock.to_guest_ns(round.end_ns))
+        let each = self.state.vms.get(usize::from(vm))?;
+        (each.power == Power::On).then(|| each.clock.to_guest_ns(self.run_end_ns(round, vm)))
+    }
+
+    /// Guest time at the barrier for a VM whose CPU gets a part of the round only: the rest passes without run time.
+    #[must_use]
+    pub fn throttled_until(&self, round: &Round, vm: u16) -> Option<u64> {
+        let clock = self.state.vms.get(usize::from(vm))?.clock;
+        self.state.effects.throttle(vm).map(|_| clock.to_guest_ns(round.end_ns))
+    }
+
+    /// Cluster time to which the VM runs in the round.
+    fn run_end_ns(&self, round: &Round, vm: u16) -> u64 {
+        let Some((speed_ppm, _)) = self.state.effects.throttle(vm) else { return round.end_ns };
+        let length_ns = u128::from(round.end_ns.saturating_sub(round.start_ns));
+        let part_ns = length_ns * u128::from(speed_ppm) / 1_000_000;
+        round.start_ns + u64::try_from(part_ns).unwrap_or(0)
     }
 
     /// Records that the shell could not carry out a command of the event at `index`.

@@ -3,7 +3,8 @@
 //!
 //! A frame to a known address goes to that VM, any other to all but its sender. Each copy is delayed by its link's latency at
 //! rest and by the faults in effect when it was sent, in the order in which those were applied. A partition drops what is
-//! sent during it and what arrives during it. What is due is delivered in the order of (cluster ns, sender, sequence).
+//! sent during it and what arrives during it. A clog holds what arrives during it until it is over. What is due is delivered in
+//! the order of (cluster ns, sender, sequence).
 
 use std::collections::BTreeSet;
 
@@ -33,6 +34,8 @@ pub struct NetworkCounts {
     pub sent: u64,
     /// Copies that reached a network card.
     pub delivered: u64,
+    /// Copies lost by the network at rest.
+    pub lost_at_rest: u64,
     /// Copies lost to a loss fault.
     pub lost: u64,
     /// Copies dropped by a partition.
@@ -47,6 +50,8 @@ pub struct NetworkCounts {
     pub to_down: u64,
     /// Frames that were too short or too long.
     pub malformed: u64,
+    /// Copies lost because they were longer than a fault let pass.
+    pub over_mtu: u64,
 }
 
 /// A copy of a frame on its way. The order of fields is the order of delivery.
@@ -64,6 +69,7 @@ pub(crate) struct InFlight {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Streams {
     rest: Stream,
+    rest_loss: Stream,
     jitter: Stream,
     loss: Stream,
     duplication: Stream,
@@ -76,6 +82,7 @@ impl Streams {
         let stream = |purpose| Stream::named(seed, purpose, u64::from(vm));
         Self {
             rest: stream("network rest"),
+            rest_loss: stream("network rest loss"),
             jitter: stream("network jitter"),
             loss: stream("network loss"),
             duplication: stream("network duplication"),
@@ -99,6 +106,8 @@ struct Port {
 pub(crate) struct Switch {
     ports: Vec<Port>,
     in_flight: BTreeSet<InFlight>,
+    /// Copies that are due and wait for the end of a clog.
+    held: BTreeSet<InFlight>,
     counts: NetworkCounts,
     /// Only while someone watches; no part of the state.
     #[serde(skip)]
@@ -120,6 +129,7 @@ impl Switch {
         Self {
             ports: (0..vms).map(port).collect(),
             in_flight: BTreeSet::new(),
+            held: BTreeSet::new(),
             counts: NetworkCounts::default(),
             log: None,
         }
@@ -136,7 +146,7 @@ impl Switch {
     pub fn fits(&self, vms: usize) -> bool {
         self.ports.len() == vms
             && self.ports.iter().all(|port| port.link_free_ns.len() == vms)
-            && self.in_flight.len() <= IN_FLIGHT_MAX
+            && self.in_flight.len() + self.held.len() <= IN_FLIGHT_MAX
     }
 
     pub fn counts(&self) -> NetworkCounts {
@@ -198,6 +208,10 @@ impl Switch {
         if jitter_ns > 0 {
             fate.delay_ns += streams.rest.between(0, jitter_ns);
         }
+        if config.network.loss_ppm > 0 && streams.rest_loss.chance_ppm(config.network.loss_ppm) {
+            self.counts.lost_at_rest += 1;
+            return Err(CopyFate::Lost);
+        }
         for Effect { event, index, .. } in effects.iter().filter(|effect| covers(&effect.event.fault, from, to)) {
             let hit = match event.fault {
                 Fault::NetworkLatency { latency_ns, .. } => {
@@ -244,6 +258,14 @@ impl Switch {
                     let slower = fate.bandwidth.is_none_or(|(rate, _)| bytes_per_second < rate);
                     if slower {
                         fate.bandwidth = Some((bytes_per_second, *index));
+                    }
+                    false
+                }
+                Fault::NetworkMtu { mtu_bytes, .. } => {
+                    if (bytes - FRAME_BYTES_MIN) as u64 > u64::from(mtu_bytes) {
+                        self.counts.over_mtu += 1;
+                        observe(ledger, *index);
+                        return Err(CopyFate::Lost);
                     }
                     false
                 }
@@ -303,7 +325,7 @@ impl Switch {
     }
 
     fn insert(&mut self, copy: InFlight) -> CopyFate {
-        if self.in_flight.len() >= IN_FLIGHT_MAX {
+        if self.in_flight.len() + self.held.len() >= IN_FLIGHT_MAX {
             self.counts.overflowed += 1;
             return CopyFate::Overflowed;
         }
@@ -328,7 +350,12 @@ impl Switch {
 
     /// Takes the copies that are due at `now_ns` and get through, in order.
     pub fn take_due(&mut self, now_ns: u64, effects: &Effects, ledger: &mut Ledger) -> Vec<InFlight> {
-        let mut due = Vec::new();
+        // What a clog that is over held comes first: it was due before anything else.
+        let held = std::mem::take(&mut self.held);
+        let (held, over): (BTreeSet<InFlight>, BTreeSet<InFlight>) =
+            held.into_iter().partition(|copy| effects.clog(copy.from, copy.to).is_some());
+        self.held = held;
+        let mut due: Vec<InFlight> = over.into_iter().collect();
         while self.in_flight.first().is_some_and(|copy| copy.deliver_ns <= now_ns) {
             let Some(copy) = self.in_flight.pop_first() else { break };
             let partition = effects.iter().find(|effect| {
@@ -340,6 +367,9 @@ impl Switch {
                 self.counts.partitioned += 1;
                 observe(ledger, partition.index);
                 self.ended(&copy, now_ns, CopyFate::Partitioned);
+            } else if let Some(clog) = effects.clog(copy.from, copy.to) {
+                observe(ledger, clog.index);
+                self.held.insert(copy);
             } else {
                 due.push(copy);
             }

@@ -233,3 +233,43 @@ fn a_flood_is_bounded() {
     let counts = world.sim.network_counts();
     assert_eq!(counts.overflowed, 20_000 - chaoscontrol_sim::IN_FLIGHT_MAX as u64);
 }
+
+#[test]
+fn a_clog_holds_frames_in_order_and_loses_none() {
+    let clog = Fault::NetworkClog { from_vms: 0b001, to_vms: 0b010, duration_ns: 200 * MS };
+    let mut world = World::stream(1, 10 * MS, &[(100 * MS, clog)]);
+    world.send(150 * MS, 0, frame(0, 2, 98));
+    world.run();
+    assert_eq!(world.numbers(1), (0..50).collect::<Vec<_>>());
+    assert_eq!(world.numbers(2), [98], "other links stay open");
+    let during = world.received.iter().filter(|(at, to, _)| *to == 1 && (100 * MS..300 * MS).contains(at));
+    assert_eq!(during.count(), 0);
+    let together = world.received.iter().filter(|(at, to, _)| *to == 1 && *at == 300 * MS);
+    assert_eq!(together.count(), 20);
+    assert_eq!(world.observed(0), 20);
+}
+
+#[test]
+fn a_healed_clog_lets_its_frames_go_and_a_partition_drops_them_on_arrival() {
+    let clog = Fault::NetworkClog { from_vms: 1, to_vms: 2, duration_ns: 0 };
+    let mut world = World::stream(1, 10 * MS, &[(100 * MS, clog), (250 * MS, Fault::NetworkHeal {})]);
+    world.run();
+    assert_eq!(world.numbers(1), (0..50).collect::<Vec<_>>());
+    let cut = Fault::NetworkPartition { vms: 1, duration_ns: 0 };
+    let mut world = World::stream(1, 10 * MS, &[(100 * MS, clog), (200 * MS + MS / 2, cut)]);
+    world.run();
+    assert_eq!(world.numbers(1), (0..10).collect::<Vec<_>>(), "what is held stays held");
+    assert_eq!((world.observed(0), world.observed(1)), (10, 30));
+}
+
+#[test]
+fn packets_longer_than_the_mtu_are_lost_and_others_pass() {
+    let mtu = |mtu_bytes| Fault::NetworkMtu { from_vms: 1, to_vms: 2, mtu_bytes, duration_ns: 0 };
+    // A frame here has 114 bytes, 14 of them the Ethernet header.
+    let mut world = World::stream(1, 10 * MS, &[(0, mtu(100))]);
+    world.run();
+    assert_eq!((world.numbers(1).len(), world.observed(0)), (50, 0));
+    let mut world = World::stream(1, 10 * MS, &[(0, mtu(99))]);
+    world.run();
+    assert_eq!((world.numbers(1).len(), world.observed(0), world.sim.network_counts().over_mtu), (0, 50, 50));
+}

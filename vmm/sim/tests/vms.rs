@@ -197,7 +197,7 @@ fn disk_effects_are_observed_by_the_fault_of_their_kind() {
     while world.sim.now_ns() < 500 * MS {
         world.step();
     }
-    world.disks = DiskCounts { read_errors: 1, write_errors: 2, torn: 3, corrupted: 4, refused: 5 };
+    world.disks = DiskCounts { read_errors: 1, write_errors: 2, torn: 3, corrupted: 4, refused: 5, delayed: 6 };
     world.run();
     let observed: Vec<u64> = (0..6).map(|event| world.observed(event)).collect();
     assert_eq!(observed, [1, 2, 3, 4, 5, 0]);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use chaoscontrol_fault::{Applicability, Application, Ledger, LedgerEntry, MAX_EVENTS, MAX_VMS, Schedule};
+use chaoscontrol_fault::{Ledger, MAX_EVENTS, MAX_VMS, Schedule};
 use serde::{Deserialize, Serialize};
 
 use super::{ObjectRef, rule};
@@ -97,17 +97,7 @@ impl BranchRecord {
             let (time, horizon) = (event.time_ns, self.horizon_ns);
             return Err(format!("record.schedule has time_ns {time}, it must lie before the horizon of {horizon} ns"));
         }
-        let entries = self.ledger.entries();
-        if !entries.iter().map(|entry| &entry.event).eq(self.schedule.events()) {
-            return Err("record.ledger must list the faults of the schedule, in its order".to_owned());
-        }
-        let fits = |entry: &LedgerEntry| {
-            (entry.applicability == Applicability::Applicable) == (entry.application != Application::None)
-        };
-        match entries.iter().find(|entry| !fits(entry)) {
-            Some(_) => Err("record.ledger has an application that does not fit its applicability".to_owned()),
-            None => Ok(()),
-        }
+        self.ledger.check(&self.schedule, self.cluster_ns.0).map_err(|error| format!("record.ledger: {error}"))
     }
 }
 

@@ -299,15 +299,35 @@ impl Document for CoverageMap {
     }
 }
 
+/// When an assertion passed or failed for the first time. Running the branch again brings the moment back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AssertionMoment {
+    /// Index of the branch in the campaign; none before the snapshot that it forks from.
+    #[serde(deserialize_with = "rule::present")]
+    pub branch: Option<U64>,
+    /// Which VM.
+    pub vm: u16,
+    /// When, in cluster ns since power-on.
+    pub cluster_ns: U64,
+}
+
+/// What orders assertions and tells them apart: kind, property and identity.
+pub type AssertionKey = (String, String, String);
+
 /// One assertion with its hits over all branches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AssertionSummary {
     /// What it claims: `always`, `sometimes`, `reachable`, `unreachable`, `always_or_unreachable` or `agree`.
     pub kind: String,
-    /// The property's name.
+    /// The property's name: the assertion's message.
     pub property: String,
-    /// Package, file, line and column of its first site.
+    /// What the assertion is known by: its namespace and key, or package, version, file, line and column.
+    pub identity: String,
+    /// BLAKE3 of its whole descriptor.
+    pub fingerprint: Digest,
+    /// Package, file, line and column.
     pub site: String,
     /// Whether never reaching it is a gap.
     pub must_hit: bool,
@@ -317,9 +337,34 @@ pub struct AssertionSummary {
     pub failures: U64,
     /// Branches in which it passed.
     pub branches: U64,
+    /// When it passed first.
+    #[serde(deserialize_with = "rule::present")]
+    pub first_pass: Option<AssertionMoment>,
+    /// When it failed first.
+    #[serde(deserialize_with = "rule::present")]
+    pub first_failure: Option<AssertionMoment>,
+    /// What follows for it: `held`, `violated`, `never_passed` (evaluated, and never true) or `never_reached`.
+    pub verdict: String,
 }
 
 impl AssertionSummary {
+    /// What orders it and tells it apart.
+    pub fn key(&self) -> AssertionKey {
+        (self.kind.clone(), self.property.clone(), self.identity.clone())
+    }
+
+    /// What its counts mean for its kind.
+    pub fn judged(&self) -> &'static str {
+        let must_hold = matches!(self.kind.as_str(), "always" | "always_or_unreachable" | "unreachable");
+        match (self.passes.0, self.failures.0) {
+            (_, 1..) if must_hold => "violated",
+            (1.., _) => "held",
+            (0, 1..) => "never_passed",
+            (0, 0) if self.must_hit => "never_reached",
+            (0, 0) => "held",
+        }
+    }
+
     /// A property that should have been reached and never was.
     pub fn is_gap(&self) -> bool {
         self.must_hit && self.passes.0 == 0
@@ -330,19 +375,26 @@ impl AssertionSummary {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Assertions {
-    /// In order of kind and property.
+    /// In order of kind, property and identity.
     pub assertions: Vec<AssertionSummary>,
 }
 
 impl Document for Assertions {
     const MEDIA: MediaType = MediaType::Assertions;
+    /// 2: each site by its identity, with fingerprint, verdict and first moments.
+    const VERSION: u32 = 2;
 
     fn check(&self) -> Result<(), String> {
         rule::at_most("assertions", self.assertions.len(), ASSERTIONS_MAX)?;
         self.assertions.iter().try_for_each(|assertion| rule::one_of("assertions.kind", &assertion.kind, KINDS))?;
-        let key = |assertion: &AssertionSummary| (assertion.kind.clone(), assertion.property.clone());
-        match self.assertions.windows(2).find(|pair| key(&pair[0]) >= key(&pair[1])) {
-            Some(pair) => Err(format!("assertions: {:?} stands out of order or twice", pair[1].property)),
+        if let Some(pair) = self.assertions.windows(2).find(|pair| pair[0].key() >= pair[1].key()) {
+            return Err(format!("assertions: {:?} stands out of order or twice", pair[1].property));
+        }
+        match self.assertions.iter().find(|assertion| assertion.verdict != assertion.judged()) {
+            Some(wrong) => {
+                let (verdict, judged) = (&wrong.verdict, wrong.judged());
+                Err(format!("assertions: {:?} has the verdict {verdict:?}, its counts say {judged:?}", wrong.property))
+            }
             None => Ok(()),
         }
     }

@@ -19,8 +19,8 @@ pub use bug::{
 pub use descriptor::{Descriptor, ErrorDescriptor, Handoff, Link, Parameter, Parameters, ToolIdentity, read_handoff};
 pub use environment::{Environment, KvmModeReport, KvmReport};
 pub use explore::{
-    AssertionSummary, Assertions, Corpus, CorpusEntry, CoverageMap, ENTRIES_MAX, FaultCounts, LABELS_MAX, LabelCounts,
-    MOMENTS_MAX, Mode, Moment, Origin, PlannedBranch, RoundSummary, WINDOW_MAX,
+    AssertionKey, AssertionMoment, AssertionSummary, Assertions, Corpus, CorpusEntry, CoverageMap, ENTRIES_MAX,
+    FaultCounts, LABELS_MAX, LabelCounts, MOMENTS_MAX, Mode, Moment, Origin, PlannedBranch, RoundSummary, WINDOW_MAX,
 };
 pub use profile::{
     CampaignProfile, FaultScheduleProfile, ProfileDocument, ProfileSource, ProfileValues, VmProfile, WorkloadProfile,

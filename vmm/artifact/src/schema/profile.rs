@@ -49,6 +49,8 @@ pub struct VmProfile {
     pub latency_ns: U64,
     /// Largest random delay on top.
     pub jitter_ns: U64,
+    /// Chance of every frame to get lost, in a million.
+    pub loss_ppm: u32,
     /// `acpi` or `legacy`.
     pub firmware: String,
     /// Guest ns an instruction.
@@ -163,6 +165,7 @@ impl VmProfile {
         self.disks_mib.iter().try_for_each(|mib| rule::within("values.disks_mib", *mib, 1, MIB_MAX))?;
         rule::within("values.latency_ns", self.latency_ns.0, 50_000, 60 * SECOND_NS)?;
         rule::within("values.jitter_ns", self.jitter_ns.0, 0, 60 * SECOND_NS)?;
+        rule::within("values.loss_ppm", self.loss_ppm, 0, 500_000)?;
         rule::one_of("values.firmware", &self.firmware, &["acpi", "legacy"])?;
         rule::within("values.ns_per_instruction", self.ns_per_instruction, 1, 1000)?;
         rule::within("values.setup_limit_ns", self.setup_limit_ns.0, 1, 86_400 * SECOND_NS)
@@ -258,6 +261,8 @@ impl ProfileValues {
 
 impl Document for ProfileDocument {
     const MEDIA: MediaType = MediaType::Profile;
+    /// 2: the network at rest loses frames.
+    const VERSION: u32 = 2;
 
     fn check(&self) -> Result<(), String> {
         self.source.check("source")?;

@@ -36,6 +36,8 @@ pub struct NetworkConfiguration {
     pub latency_ns: U64,
     /// Largest random delay on top.
     pub jitter_ns: U64,
+    /// Chance of every frame to get lost, in a million.
+    pub loss_ppm: u32,
 }
 
 /// Several CPUs in each VM.
@@ -92,6 +94,8 @@ pub struct RunConfiguration {
 
 impl Document for RunConfiguration {
     const MEDIA: MediaType = MediaType::Run;
+    /// 2: the network at rest loses frames.
+    const VERSION: u32 = 2;
 
     fn check(&self) -> Result<(), String> {
         rule::within("vms", self.vms, 1, MAX_VMS)?;
@@ -114,6 +118,7 @@ impl Document for RunConfiguration {
         }
         rule::within("network.latency_ns", self.network.latency_ns.0, 50_000, 60 * SECOND_NS)?;
         rule::within("network.jitter_ns", self.network.jitter_ns.0, 0, 60 * SECOND_NS)?;
+        rule::within("network.loss_ppm", self.network.loss_ppm, 0, 500_000)?;
         rule::within("setup_limit_ns", self.setup_limit_ns.0, 1, 86_400 * SECOND_NS)?;
         if let Some(smp) = &self.smp {
             rule::within("smp.cpus", smp.cpus, 2, 8)?;

@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 
 use chaoscontrol_protocol::host::Counts;
 use chaoscontrol_protocol::layout::SLOTS;
-use chaoscontrol_protocol::{LogLevel, Outcome, Record};
+use chaoscontrol_protocol::{AssertionKind, LogLevel, Outcome, Record};
 use serde::{Deserialize, Serialize};
 
 use crate::violation::{Violation, ViolationKind};
 use agreements::Agreements;
-pub use properties::AssertionRow;
 use properties::Properties;
+pub use properties::{AssertionRow, FirstTime};
 
 /// Different event names that are counted; more are not told apart.
 const EVENT_NAMES_MAX: usize = 1_024;
@@ -35,9 +35,26 @@ pub enum OracleLimit {
     /// Bytes of `assert_agree!`.
     #[error("assert_agree! holds {0} bytes, the most that one timeline may hold")]
     AgreeBytes(u64),
-    /// Properties of all catalogs together.
-    #[error("the guests' catalogs hold {0} properties, the most that are judged")]
+    /// Assertions of all catalogs together.
+    #[error("the guests' catalogs hold {0} assertions, the most that are judged")]
     Properties(u64),
+    /// Two different assertions claim one identity.
+    #[error("two different assertions of the guests claim one identity; give one of them another with a _stable macro")]
+    CatalogConflict,
+}
+
+/// What a guest did wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mistake {
+    /// A record that breaks the protocol.
+    Malformed,
+    /// An event of an assertion that no complete catalog of its process holds.
+    Unbound,
+    /// A catalog that is not what its digest and count say, or that contradicts another.
+    Catalog,
+    /// What the guest itself reported as an error.
+    Reported,
 }
 
 /// When something was reported.
@@ -54,6 +71,8 @@ pub(crate) struct Moment {
 struct Slot {
     pid: u32,
     generation: u32,
+    /// Whether the catalog is complete and is what its process says: only then its assertions are heard.
+    bound: bool,
     /// Property of each site; none for sites that were not announced.
     sites: Vec<Option<u32>>,
     /// Counts seen last, by site: (passes, failures).
@@ -78,6 +97,8 @@ impl Default for Slots {
 pub struct Report {
     /// Which VM.
     pub vm: u16,
+    /// What kind of mistake.
+    pub mistake: Mistake,
     /// What; may hold text from the guest.
     pub text: String,
 }
@@ -141,7 +162,7 @@ impl Oracle {
         self.events.iter().cloned().collect()
     }
 
-    /// Records that were refused as malformed.
+    /// Records that were refused: malformed, unbound, or a catalog that is not what it says.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused
@@ -185,7 +206,8 @@ impl Oracle {
 
     /// Takes the counts of one site. Counts only grow while a process lives.
     pub(crate) fn count(&mut self, vm: u16, slot: u32, site: u16, counts: Counts) {
-        let Some(slot) = self.vms[usize::from(vm)].slots.get_mut(slot as usize) else { return };
+        let slots = &mut self.vms[usize::from(vm)].slots;
+        let Some(slot) = slots.get_mut(slot as usize).filter(|slot| slot.bound) else { return };
         let Some(Some(property)) = slot.sites.get(usize::from(site)) else { return };
         let Some(seen) = slot.counted.get_mut(usize::from(site)) else { return };
         let passes = counts.passes.saturating_sub(seen.0);
@@ -196,20 +218,19 @@ impl Oracle {
 
     /// Whether the process in the slot has a catalog, so that counting is worth while.
     pub(crate) fn has_sites(&self, vm: u16, slot: u32) -> bool {
-        self.vms[usize::from(vm)].slots.get(slot as usize).is_some_and(|slot| !slot.sites.is_empty())
+        self.vms[usize::from(vm)].slots.get(slot as usize).is_some_and(|slot| slot.bound && !slot.sites.is_empty())
     }
 
     /// The property of a site that a catalog announced, and whether a failure violates it.
     pub(crate) fn property_at(&self, vm: u16, slot: u32, site: u16) -> Option<(&str, bool)> {
-        let slot = self.vms.get(usize::from(vm))?.slots.get(slot as usize)?;
+        let slot = self.vms.get(usize::from(vm))?.slots.get(slot as usize).filter(|slot| slot.bound)?;
         let property = slot.sites.get(usize::from(site)).copied().flatten()?;
         Some((self.properties.message(property)?, self.properties.violated_by_failure(property).is_some()))
     }
 
     /// Notes a record that broke the protocol.
     pub(crate) fn refuse(&mut self, vm: u16, slot: u32, reason: &str) {
-        self.refused = self.refused.saturating_add(1);
-        self.report(vm, format!("slot {slot}: a record was refused: {reason}"));
+        self.refuse_as(vm, Mistake::Malformed, format!("slot {slot}: a record was refused: {reason}"));
     }
 
     /// Judges one record.
@@ -220,26 +241,29 @@ impl Oracle {
                 self.with_slot(vm, slot, |slot| *slot = Slot { pid, generation, ..Slot::default() });
             }
             Record::Catalog(ref entry) => self.announce(vm, slot, entry),
-            Record::CatalogEnd { sites, .. } => {
-                let announced = self.with_slot(vm, slot, |slot| slot.sites.iter().flatten().count());
-                if announced != Some(usize::from(sites)) {
-                    self.report(vm, format!("slot {slot}: the catalog announced {sites} sites, not what came"));
-                }
-            }
+            Record::CatalogEnd { sites, ref digest } => self.bind(vm, slot, sites, digest),
             Record::Assertion { site, outcome, details } => self.evaluate(moment, slot, site, outcome, details),
             Record::Event { name, .. } => self.event(name),
             Record::SetupComplete { .. } => self.setup[usize::from(vm)] = true,
-            Record::Agree { namespace, key, digest, value, .. } => {
+            Record::Agree { site, namespace, key, digest, value } => {
+                let Some(property) = self.bound_site(vm, slot, site) else { return };
+                if !self.properties.is_of(property, AssertionKind::Agree) {
+                    let text = format!("slot {slot}: an agreement at site {site}, which is no assert_agree!");
+                    return self.refuse_as(vm, Mistake::Unbound, text);
+                }
+                self.properties.mark(property, true, &moment);
                 match self.agreements.agree(vm, namespace, key, digest, value) {
                     Ok(None) => {}
                     Ok(Some(disagreement)) => self.violate(moment, disagreement),
                     Err(limit) => self.limit = self.limit.or(Some(limit)),
                 }
             }
-            Record::Log { level: LogLevel::Error, text } => self.report(vm, text.to_owned()),
+            Record::Log { level: LogLevel::Error, text } => self.report(vm, Mistake::Reported, text.to_owned()),
             // The machine answers random requests. How a process ended matters where it is the workload; that comes through
             // the doorbell.
-            Record::Guidance { .. } | Record::Log { .. } | Record::ProcessExit { .. } | Record::Random { .. } => {}
+            // Quiet periods are the core's.
+            Record::Guidance { site, .. } => drop(self.bound_site(vm, slot, site)),
+            Record::Log { .. } | Record::ProcessExit { .. } | Record::Random { .. } | Record::Quiet { .. } => {}
         }
     }
 
@@ -250,9 +274,9 @@ impl Oracle {
     fn announce(&mut self, vm: u16, slot: u32, entry: &chaoscontrol_protocol::CatalogEntry<'_>) {
         let property = match self.properties.find_or_add(entry) {
             Ok(property) => property,
-            Err(limit) => {
-                self.limit = self.limit.or(Some(limit));
-                return;
+            Err(refused) => {
+                self.limit = self.limit.or(Some(refused.limit));
+                return self.refuse_as(vm, Mistake::Catalog, refused.text);
             }
         };
         let site = usize::from(entry.site);
@@ -262,25 +286,51 @@ impl Oracle {
                 slot.counted.resize(site + 1, (0, 0));
             }
             slot.sites[site] = Some(property);
+            slot.bound = false;
         });
     }
 
     /// The property of the site that a record is about.
     pub(crate) fn property(&self, vm: u16, slot: u32, record: &Record<'_>) -> Option<&str> {
         let (Record::Assertion { site, .. } | Record::Guidance { site, .. }) = *record else { return None };
-        let slot = self.vms[usize::from(vm)].slots.get(slot as usize)?;
+        let slot = self.vms[usize::from(vm)].slots.get(slot as usize).filter(|slot| slot.bound)?;
         self.properties.message((*slot.sites.get(usize::from(site))?)?)
     }
 
-    fn evaluate(&mut self, moment: Moment, slot: u32, site: u16, outcome: Outcome, details: &str) {
-        let known = self.vms[usize::from(moment.vm)]
-            .slots
-            .get(slot as usize)
-            .and_then(|slot| slot.sites.get(usize::from(site)));
-        let Some(Some(property)) = known.copied() else {
-            self.report(moment.vm, format!("slot {slot}: an assertion at site {site}, which no catalog announced"));
+    /// The catalog of a process is complete: from here on its assertions are heard, if it is what the process says.
+    fn bind(&mut self, vm: u16, slot: u32, sites: u16, digest: &[u8; 32]) {
+        let Some(announced) = self.vms[usize::from(vm)].slots.get(slot as usize).map(|slot| &slot.sites) else {
             return;
         };
+        let count = announced.iter().flatten().count();
+        let is_whole = count == usize::from(sites) && self.properties.catalog_digest(announced) == Some(*digest);
+        if is_whole {
+            self.with_slot(vm, slot, |slot| slot.bound = true);
+        } else {
+            let text = format!("slot {slot}: a catalog of {sites} sites is not what its digest says; {count} came");
+            self.refuse_as(vm, Mistake::Catalog, text);
+        }
+    }
+
+    /// The assertion behind a site of a complete catalog; anything else is refused.
+    fn bound_site(&mut self, vm: u16, slot: u32, site: u16) -> Option<u32> {
+        let known = self.vms[usize::from(vm)].slots.get(slot as usize).filter(|slot| slot.bound);
+        let property = known.and_then(|slot| slot.sites.get(usize::from(site)).copied().flatten());
+        if property.is_none() {
+            let text = format!("slot {slot}: an assertion at site {site}, which no complete catalog holds");
+            self.refuse_as(vm, Mistake::Unbound, text);
+        }
+        property
+    }
+
+    fn refuse_as(&mut self, vm: u16, mistake: Mistake, text: String) {
+        self.refused = self.refused.saturating_add(1);
+        self.report(vm, mistake, text);
+    }
+
+    fn evaluate(&mut self, moment: Moment, slot: u32, site: u16, outcome: Outcome, details: &str) {
+        let Some(property) = self.bound_site(moment.vm, slot, site) else { return };
+        self.properties.mark(property, outcome == Outcome::Pass, &moment);
         if outcome == Outcome::Fail
             && let Some((message, site)) = self.properties.violated_by_failure(property)
         {
@@ -296,9 +346,9 @@ impl Oracle {
         }
     }
 
-    fn report(&mut self, vm: u16, text: String) {
+    fn report(&mut self, vm: u16, mistake: Mistake, text: String) {
         if self.reports.len() < REPORTS_MAX {
-            self.reports.push(Report { vm, text });
+            self.reports.push(Report { vm, mistake, text });
         }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 
-use chaoscontrol_protocol::digest::sha256;
-use chaoscontrol_protocol::layout::AGREE_KEYS_MAX;
+use chaoscontrol_protocol::digest::{Sha256, sha256};
+use chaoscontrol_protocol::layout::{AGREE_KEYS_MAX, PAYLOAD_BYTES_MAX};
 use chaoscontrol_protocol::{AssertionKind, CatalogEntry};
 
 use super::*;
@@ -14,19 +14,48 @@ fn take(oracle: &mut Oracle, vm: u16, record: Record<'_>) {
     oracle.take(at(vm), 0, &record);
 }
 
-fn site(site: u16, kind: AssertionKind, message: &str) -> Record<'_> {
-    let (package, file, module) = ("raft", "src/log.rs", "raft::log");
-    Record::Catalog(CatalogEntry { site, kind, must_hit: true, line: 10, column: 5, message, package, file, module })
+fn entry(site: u16, kind: AssertionKind, message: &str) -> CatalogEntry<'_> {
+    CatalogEntry {
+        site,
+        kind,
+        must_hit: true,
+        line: 10 + u32::from(site),
+        column: 5,
+        message,
+        package: "raft",
+        version: "0.1.0",
+        file: "src/log.rs",
+        module: "raft::log",
+        namespace: "",
+        key: "",
+    }
 }
+
+/// A process starts with this catalog.
+fn start(oracle: &mut Oracle, vm: u16, pid: u32, entries: &[CatalogEntry<'_>]) {
+    take(oracle, vm, Record::ProcessStart { pid, generation: 1, name: "raft" });
+    let mut hash = Sha256::new();
+    for entry in entries {
+        let mut payload = [0; PAYLOAD_BYTES_MAX];
+        let bytes = entry.encode_payload(&mut payload).unwrap();
+        hash.update(&payload[..bytes]);
+        take(oracle, vm, Record::Catalog(*entry));
+    }
+    take(oracle, vm, Record::CatalogEnd { sites: entries.len() as u16, digest: hash.finish() });
+}
+
+const SOMETIMES: (AssertionKind, &str) = (AssertionKind::Sometimes, "a leader is elected");
 
 fn started(vms: u16) -> Oracle {
     let mut oracle = Oracle::new(vms);
-    for vm in 0..vms {
-        take(&mut oracle, vm, Record::ProcessStart { pid: 30, generation: 1, name: "raft" });
-        take(&mut oracle, vm, site(0, AssertionKind::Always, "terms never go back"));
-        take(&mut oracle, vm, site(1, AssertionKind::Sometimes, "a leader is elected"));
-        take(&mut oracle, vm, site(2, AssertionKind::Unreachable, "no way"));
-    }
+    let entries = [
+        entry(0, AssertionKind::Always, "terms never go back"),
+        entry(1, SOMETIMES.0, SOMETIMES.1),
+        entry(2, AssertionKind::Unreachable, "no way"),
+        entry(3, AssertionKind::Agree, "leader"),
+    ];
+    (0..vms).for_each(|vm| start(&mut oracle, vm, 30, &entries));
+    assert_eq!((oracle.refused(), oracle.limit()), (0, None));
     oracle
 }
 
@@ -56,14 +85,14 @@ fn one_failure_of_an_always_or_an_unreachable_is_a_violation_and_of_a_sometimes_
 }
 
 #[test]
-fn sites_of_one_message_are_one_property_over_all_vms() {
+fn a_site_is_one_assertion_over_all_vms() {
     let mut oracle = started(3);
     for vm in 0..3 {
         oracle.count(vm, 0, 1, Counts { passes: 10, failures: 1 });
         oracle.count(vm, 0, 1, Counts { passes: 12, failures: 1 });
     }
     let rows = oracle.assertions();
-    assert_eq!(rows.len(), 3);
+    assert_eq!(rows.len(), 4);
     assert_eq!((rows[0].message.as_str(), rows[0].passes, rows[0].failures), ("a leader is elected", 36, 3));
 }
 
@@ -74,7 +103,7 @@ fn a_new_process_counts_from_zero_on_top_of_what_was_counted() {
     take(&mut oracle, 0, Record::ProcessStart { pid: 31, generation: 2, name: "raft" });
     // Sites that the new process did not announce mean nothing.
     oracle.count(0, 0, 1, Counts { passes: 3, failures: 0 });
-    take(&mut oracle, 0, site(1, AssertionKind::Sometimes, "a leader is elected"));
+    start(&mut oracle, 0, 31, &[entry(1, SOMETIMES.0, SOMETIMES.1)]);
     oracle.count(0, 0, 1, Counts { passes: 4, failures: 0 });
     assert_eq!(oracle.assertions()[0].passes, 14);
 }
@@ -91,7 +120,7 @@ fn slots_that_are_set_back_with_memory_do_not_count_twice() {
 }
 
 fn agree(oracle: &mut Oracle, vm: u16, key: &[u8], value: &[u8]) {
-    take(oracle, vm, Record::Agree { site: 0, namespace: "leader", key, digest: sha256(value), value });
+    take(oracle, vm, Record::Agree { site: 3, namespace: "leader", key, digest: sha256(value), value });
 }
 
 #[test]
@@ -136,11 +165,100 @@ fn what_makes_no_sense_is_reported_and_not_believed() {
     oracle.refuse(0, 3, "unknown kind 99");
     take(&mut oracle, 0, Record::CatalogEnd { sites: 9, digest: [0; 32] });
     assert_eq!(oracle.violations(), []);
-    assert_eq!((oracle.refused(), oracle.reports().len()), (1, 3));
+    let mistakes: Vec<Mistake> = oracle.reports().iter().map(|report| report.mistake).collect();
+    assert_eq!((oracle.refused(), mistakes), (3, vec![Mistake::Unbound, Mistake::Malformed, Mistake::Catalog]));
     for _ in 0..1_000 {
         fails(&mut oracle, 0, 900);
     }
     assert_eq!(oracle.reports().len(), REPORTS_MAX);
+}
+
+#[test]
+fn nothing_is_heard_of_a_process_whose_catalog_is_not_whole() {
+    let mut oracle = Oracle::new(1);
+    let always = entry(0, AssertionKind::Always, "terms never go back");
+    take(&mut oracle, 0, Record::ProcessStart { pid: 30, generation: 1, name: "raft" });
+    take(&mut oracle, 0, Record::Catalog(always));
+    fails(&mut oracle, 0, 0);
+    take(&mut oracle, 0, Record::CatalogEnd { sites: 1, digest: [7; 32] });
+    fails(&mut oracle, 0, 0);
+    oracle.count(0, 0, 0, Counts { passes: 5, failures: 1 });
+    agree(&mut oracle, 0, b"1", b"a");
+    assert_eq!((oracle.violations().len(), oracle.refused()), (0, 4));
+    assert_eq!((oracle.assertions()[0].passes, oracle.assertions()[0].first_failure), (0, None));
+    start(&mut oracle, 0, 31, &[always]);
+    fails(&mut oracle, 0, 0);
+    assert_eq!(oracle.violations().len(), 1);
+}
+
+#[test]
+fn an_agreement_at_a_site_of_another_kind_is_refused() {
+    let mut oracle = started(1);
+    let wrong = Record::Agree { site: 0, namespace: "leader", key: b"1", digest: sha256(b"a"), value: b"a" };
+    take(&mut oracle, 0, wrong);
+    agree(&mut oracle, 0, b"1", b"b");
+    assert_eq!((oracle.violations().len(), oracle.refused()), (0, 1));
+}
+
+#[test]
+fn two_different_assertions_of_one_identity_end_the_run_and_equal_ones_are_one() {
+    let place = entry(0, AssertionKind::Always, "terms never go back");
+    let stable = CatalogEntry { namespace: "raft", key: "terms", ..place };
+    for (first, second, conflict) in [
+        (place, place, false),
+        (place, CatalogEntry { message: "other", ..place }, true),
+        (place, CatalogEntry { kind: AssertionKind::Sometimes, ..place }, true),
+        (place, CatalogEntry { version: "0.2.0", message: "other", ..place }, false),
+        (place, stable, false),
+        (stable, CatalogEntry { line: 99, ..stable }, true),
+        (stable, CatalogEntry { key: "commits", ..stable }, false),
+    ] {
+        let mut oracle = Oracle::new(2);
+        start(&mut oracle, 0, 30, &[first]);
+        start(&mut oracle, 1, 30, &[second]);
+        assert_eq!(oracle.limit(), conflict.then_some(OracleLimit::CatalogConflict), "{first:?} {second:?}");
+        let same = first == second;
+        assert_eq!(oracle.assertions().len(), if same || conflict { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn fingerprints_cover_the_whole_descriptor() {
+    let base = entry(0, AssertionKind::Always, "terms never go back");
+    let fingerprint = |entry: CatalogEntry<'_>| {
+        let mut oracle = Oracle::new(1);
+        start(&mut oracle, 0, 30, &[entry]);
+        oracle.assertions()[0].fingerprint()
+    };
+    let first = fingerprint(base);
+    assert_eq!(fingerprint(CatalogEntry { site: 7, ..base }), first, "the place in a catalog is no part of it");
+    let changed = [
+        CatalogEntry { kind: AssertionKind::Unreachable, ..base },
+        CatalogEntry { must_hit: false, ..base },
+        CatalogEntry { line: 11, ..base },
+        CatalogEntry { column: 6, ..base },
+        CatalogEntry { message: "other", ..base },
+        CatalogEntry { package: "other", ..base },
+        CatalogEntry { version: "0.2.0", ..base },
+        CatalogEntry { file: "other", ..base },
+        CatalogEntry { module: "other", ..base },
+        CatalogEntry { namespace: "raft", key: "terms", ..base },
+    ];
+    for entry in changed {
+        assert_ne!(fingerprint(entry), first, "{entry:?}");
+    }
+}
+
+#[test]
+fn the_first_pass_and_the_first_failure_keep_their_moments() {
+    let mut oracle = started(2);
+    let pass = Record::Assertion { site: 1, outcome: Outcome::Pass, details: "" };
+    oracle.take(Moment { cluster_ns: 40, ..at(1) }, 0, &pass);
+    oracle.take(Moment { cluster_ns: 50, ..at(0) }, 0, &pass);
+    fails(&mut oracle, 0, 1);
+    let row = &oracle.assertions()[0];
+    assert_eq!(row.first_pass, Some(FirstTime { vm: 1, cluster_ns: 40 }));
+    assert_eq!(row.first_failure, Some(FirstTime { vm: 0, cluster_ns: 6 }));
 }
 
 #[test]

@@ -4,13 +4,15 @@
 
 use std::sync::Arc;
 
-use chaoscontrol_cluster::sim::{Clock, Digest, DiskCounts, DiskFaults, PowerCut, SentFrame, mac_of};
+use chaoscontrol_cluster::sim::{AgentAction, Clock, Digest, DiskCounts, DiskFaults, PowerCut, SentFrame, mac_of};
 use chaoscontrol_cluster::{Cluster, Message, MessageBody, Node, NodeStop};
 use chaoscontrol_fault::{Fault, FaultEvent, Schedule};
 use chaoscontrol_machine::entropy::{Purpose, Stream};
 use chaoscontrol_machine::pages::PageMap;
 use chaoscontrol_machine::virtio::block::{Disk, Survivors};
+use chaoscontrol_protocol::digest::Sha256;
 use chaoscontrol_protocol::host::Counts;
+use chaoscontrol_protocol::layout::PAYLOAD_BYTES_MAX;
 use chaoscontrol_protocol::{AssertionKind, CatalogEntry, Outcome, Record};
 use chaoscontrol_sim::{NetworkConfig, SimConfig};
 
@@ -77,6 +79,8 @@ struct State {
     disk: Disk,
     faults: DiskFaults,
     disk_counts: DiskCounts,
+    /// Requests to the agent, which carries them out at once, cannot pause and never answers about memory.
+    asked: u16,
 }
 
 pub struct Fake {
@@ -113,6 +117,7 @@ fn power_on(disk: Disk) -> State {
         disk,
         faults: DiskFaults::default(),
         disk_counts: DiskCounts::default(),
+        asked: 0,
     }
 }
 
@@ -261,6 +266,28 @@ impl Node for Fake {
         true
     }
 
+    fn pulse_irq(&mut self, irq: u8) {
+        self.say(&format!("irq {irq}"));
+        self.state.received.push(Vec::new());
+    }
+
+    fn ask_agent(&mut self, action: AgentAction) -> u16 {
+        self.say(&format!("agent {action:?}"));
+        self.state.received.push(Vec::new());
+        self.state.asked += 1;
+        let (number, code) = (self.state.asked, u8::from(matches!(action, AgentAction::PauseProcess { .. })) * 3);
+        if !matches!(action, AgentAction::HoldMemory { .. }) {
+            let body = MessageBody::AgentAnswer { number, code };
+            self.state.messages.push(Message { at_guest_ns: self.state.guest_ns, body });
+        }
+        number
+    }
+
+    fn raise_nmi(&mut self) {
+        self.say("nmi");
+        self.state.received.push(Vec::new());
+    }
+
     fn take_serial(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.state.serial)
     }
@@ -352,19 +379,47 @@ pub fn encoded(record: &Record<'_>) -> Vec<u8> {
     bytes[..length].to_vec()
 }
 
-/// What a process says when it starts: one `always` site, then that setup is complete.
-pub fn hello() -> Step {
-    let (package, file, module) = ("fake", "src/main.rs", "fake");
-    let (must_hit, line, column, message) = (true, 7, 5, "holds");
-    let kind = AssertionKind::Always;
-    let entry = CatalogEntry { site: 0, kind, must_hit, line, column, message, package, file, module };
-    let records = [
-        Record::ProcessStart { pid: 2, generation: 1, name: "fake" },
-        Record::Catalog(entry),
-        Record::CatalogEnd { sites: 1, digest: [0; 32] },
-        Record::SetupComplete { details: "" },
-    ];
+/// Site 0 of every process: an `always`.
+fn always() -> CatalogEntry<'static> {
+    CatalogEntry {
+        site: 0,
+        kind: AssertionKind::Always,
+        must_hit: true,
+        line: 7,
+        column: 5,
+        message: "holds",
+        package: "fake",
+        version: "0.1.0",
+        file: "src/main.rs",
+        module: "fake",
+        namespace: "",
+        key: "",
+    }
+}
+
+/// What a process says when it starts: its catalog, then that setup is complete.
+fn start(catalog: &[CatalogEntry<'static>]) -> Step {
+    let mut hash = Sha256::new();
+    for entry in catalog {
+        let mut payload = [0; PAYLOAD_BYTES_MAX];
+        let bytes = entry.encode_payload(&mut payload).unwrap();
+        hash.update(&payload[..bytes]);
+    }
+    let mut records = vec![Record::ProcessStart { pid: 2, generation: 1, name: "fake" }];
+    records.extend(catalog.iter().copied().map(Record::Catalog));
+    records.push(Record::CatalogEnd { sites: catalog.len() as u16, digest: hash.finish() });
+    records.push(Record::SetupComplete { details: "" });
     Step::Report(records.iter().map(encoded).collect(), false)
+}
+
+/// A process starts with one `always` site.
+pub fn hello() -> Step {
+    start(&[always()])
+}
+
+/// A process starts with that and, as site 1, an agreement.
+pub fn hello_of_agreement() -> Step {
+    start(&[always(), CatalogEntry { site: 1, kind: AssertionKind::Agree, line: 9, message: "n", ..always() }])
 }
 
 /// An assertion that fails, reported at once.

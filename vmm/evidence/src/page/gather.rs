@@ -300,6 +300,7 @@ fn fate(entry: &LedgerEntry) -> String {
             format!("rejected: {}", why.unwrap_or_default().replace('_', " "))
         }
         (_, Application::Failed { reason }) => format!("failed: {reason}"),
+        (_, Application::Requested { .. }) => "asked of the guest's agent, which did not answer".to_owned(),
         (_, Application::Applied { .. }) if entry.observed == 0 => "applied, no effect observed".to_owned(),
         (_, Application::Applied { .. }) if entry.observed == 1 => "applied, observed once".to_owned(),
         (_, Application::Applied { .. }) => format!("applied, observed {} times", entry.observed),

@@ -76,7 +76,7 @@ fn run_and_snapshot(store: &Store) -> (ObjectRef, ObjectRef) {
         memory_bytes: U64(64 << 20),
         disks: Vec::new(),
         wall_clock_start_ns: U64(0),
-        network: NetworkConfiguration { latency_ns: U64(1_000_000), jitter_ns: U64(0) },
+        network: NetworkConfiguration { latency_ns: U64(1_000_000), jitter_ns: U64(0), loss_ppm: 500 },
         setup_limit_ns: U64(1),
         smp: None,
     };
@@ -127,11 +127,16 @@ fn corpus(store: &Store, run: ObjectRef, snapshot: ObjectRef, bugs: Vec<ObjectRe
     let gap = AssertionSummary {
         kind: "sometimes".into(),
         property: "a leader was replaced".into(),
+        identity: "a 0.1.0 b.rs:1:1".into(),
+        fingerprint: Digest::of(b"descriptor"),
         site: "a/b.rs:1:1".into(),
         must_hit: true,
         passes: U64(0),
         failures: U64(0),
         branches: U64(0),
+        first_pass: None,
+        first_failure: None,
+        verdict: "never_reached".into(),
     };
     let total = RoundSummary {
         branches: U64(3),

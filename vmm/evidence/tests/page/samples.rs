@@ -96,14 +96,23 @@ fn report(text: &str, vms: u16, bugs: u64) -> Report {
         }),
         bugs: (1..=bugs).map(|number| bug(text, number, vms)).collect(),
         assertions: [("always", 10, 1), ("sometimes", 0, 40), ("agree", 9, 0), ("unreachable", 0, 0)]
-            .map(|(kind, passes, failures)| AssertionSummary {
-                kind: kind.to_owned(),
-                property: text.to_owned(),
-                site: format!("package/src/{text}.rs:12:9"),
-                must_hit: kind != "unreachable",
-                passes: U64(passes),
-                failures: U64(failures),
-                branches: U64(passes.min(3)),
+            .map(|(kind, passes, failures)| {
+                let mut summary = AssertionSummary {
+                    kind: kind.to_owned(),
+                    property: text.to_owned(),
+                    identity: format!("package 0.1.0 src/{text}.rs:12:9"),
+                    fingerprint: Digest::of(kind.as_bytes()),
+                    site: format!("package/src/{text}.rs:12:9"),
+                    must_hit: kind != "unreachable",
+                    passes: U64(passes),
+                    failures: U64(failures),
+                    branches: U64(passes.min(3)),
+                    first_pass: None,
+                    first_failure: None,
+                    verdict: String::new(),
+                };
+                summary.verdict = summary.judged().to_owned();
+                summary
             })
             .to_vec(),
         faults: BTreeMap::from([

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chaoscontrol_artifact::U64;
-use chaoscontrol_artifact::schema::{AssertionSummary, CorpusEntry, LABELS_MAX, LabelCounts};
+use chaoscontrol_artifact::schema::{
+    AssertionKey, AssertionMoment, AssertionSummary, CorpusEntry, LABELS_MAX, LabelCounts,
+};
 use chaoscontrol_fault::StageCounts;
 
 use super::{Campaign, ENTRIES_KEPT};
@@ -145,18 +147,25 @@ fn entries(base: &Campaign, shards: &[Campaign]) -> Vec<CorpusEntry> {
     entries
 }
 
-type Assertions = BTreeMap<(String, String), AssertionSummary>;
+type Assertions = BTreeMap<AssertionKey, AssertionSummary>;
 
 fn add_assertions(merged: &mut Assertions, base: &Assertions, shard: &Assertions) {
     for (key, assertion) in shard {
         let nothing = || AssertionSummary { passes: U64(0), failures: U64(0), branches: U64(0), ..assertion.clone() };
         let before = base.get(key).cloned().unwrap_or_else(nothing);
         let sum = merged.entry(key.clone()).or_insert_with(nothing);
+        sum.first_pass = earlier(sum.first_pass, assertion.first_pass);
+        sum.first_failure = earlier(sum.first_failure, assertion.first_failure);
         sum.must_hit |= assertion.must_hit;
         add(&mut sum.passes.0, before.passes.0, assertion.passes.0);
         add(&mut sum.failures.0, before.failures.0, assertion.failures.0);
         add(&mut sum.branches.0, before.branches.0, assertion.branches.0);
     }
+}
+
+/// The one of the earlier branch; what was before any branch comes first.
+fn earlier(one: Option<AssertionMoment>, other: Option<AssertionMoment>) -> Option<AssertionMoment> {
+    one.into_iter().chain(other).min()
 }
 
 fn merge_labels(

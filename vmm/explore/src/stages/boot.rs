@@ -48,7 +48,7 @@ pub struct BootOptions {
     /// Seed of everything random.
     pub seed: u64,
     /// Delay of every frame, and the largest random delay on top.
-    pub network_ns: (u64, u64),
+    pub network: (u64, u64, u32),
     /// What runs the guests.
     pub engine: EngineKind,
     /// Whether and how KVM may be used.
@@ -114,7 +114,10 @@ fn publish_inputs(store: &Store, options: &BootOptions) -> Result<RunConfigurati
         memory_bytes: U64(options.memory_bytes),
         disks: options.disks.iter().map(disk).collect::<Result<_, _>>()?,
         wall_clock_start_ns: U64(options.wall_clock_start_ns),
-        network: NetworkConfiguration { latency_ns: U64(options.network_ns.0), jitter_ns: U64(options.network_ns.1) },
+        network: {
+            let (latency_ns, jitter_ns, loss_ppm) = options.network;
+            NetworkConfiguration { latency_ns: U64(latency_ns), jitter_ns: U64(jitter_ns), loss_ppm }
+        },
         setup_limit_ns: U64(options.setup_limit_ns),
         smp: options.smp.clone(),
     })
@@ -128,8 +131,9 @@ fn parameters(options: &BootOptions) -> Parameters {
     set("append", options.append.as_str().into());
     set("append_vm", Parameter::List(options.append_vm.clone()));
     set("memory_bytes", options.memory_bytes.into());
-    set("latency_ns", options.network_ns.0.into());
-    set("jitter_ns", options.network_ns.1.into());
+    set("latency_ns", options.network.0.into());
+    set("jitter_ns", options.network.1.into());
+    set("loss_ppm", u64::from(options.network.2).into());
     set("legacy", Parameter::Flag(options.legacy));
     set("ns_per_instruction", u64::from(options.ns_per_instruction).into());
     set("setup_limit_ns", options.setup_limit_ns.into());

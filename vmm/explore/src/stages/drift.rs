@@ -4,7 +4,7 @@
 use chaoscontrol_artifact::schema::{Descriptor, Link, Parameter, RunConfiguration, SnapshotManifest, TraceDocument};
 use chaoscontrol_artifact::{StageResult, Store};
 use chaoscontrol_cluster::Cluster;
-use chaoscontrol_fault::{FaultKind, Group, Planner, Shape, Stream};
+use chaoscontrol_fault::{Category, FaultKind, Planner, Shape, Stream};
 
 use super::{Talk, same_guest};
 use crate::error::ExploreError;
@@ -37,12 +37,12 @@ pub struct DriftOptions {
 
 /// Which faults a profile's branches get.
 fn wanted(profile: &str, kind: FaultKind) -> bool {
-    let group = kind.spec().group;
+    let category = kind.spec().category;
     match profile {
-        "smp" => group == Group::Cpu,
+        "smp" => kind == FaultKind::CpuSwitch,
         "cluster" => true,
-        "disk" => group == Group::Disk || kind == FaultKind::VmKill,
-        "net" => group == Group::Network,
+        "disk" => category == Category::Disk || kind == FaultKind::VmKill,
+        "net" => category == Category::Network,
         _ => false,
     }
 }

@@ -49,6 +49,8 @@ pub struct ExploreOptions {
     pub plateau: Option<u64>,
     /// Distinct bugs after which to stop.
     pub bugs: Option<u32>,
+    /// Whether a fault that could not be applied ends the exploration.
+    pub rejection_is_fatal: bool,
     /// Where the guests run.
     pub host: Host,
     /// Faults that every branch has, and the next one alone; none are those of the round before, if it had any.
@@ -225,6 +227,9 @@ fn parameters(options: &ExploreOptions, settings: &Settings) -> Parameters {
     if let Some(bugs) = options.bugs {
         set("bugs", u64::from(bugs).into());
     }
+    if options.rejection_is_fatal {
+        set("rejection_is_fatal", Parameter::Flag(true));
+    }
     note_without(&mut parameters, &settings.without);
     parameters
 }
@@ -234,6 +239,11 @@ fn ending(ended: Ended, campaign: &Campaign) -> (ExitCode, Option<String>) {
     let branches = campaign.total().branches;
     let why = match ended {
         Ended::Branches | Ended::Bugs => return (ExitCode::Success, None),
+        Ended::Rejected => {
+            let last = branches.0.saturating_sub(1);
+            let note = format!("branch {last} has a fault that could not be applied; its ledger says why");
+            return (ExitCode::RequirementFailed, Some(note));
+        }
         Ended::Plateau => {
             let since = branches.0 - campaign.total().novel.0;
             return (
@@ -316,6 +326,7 @@ impl Explorer<'_> {
             branches: options.branches,
             instructions: options.instructions,
             bugs: options.bugs,
+            rejection_is_fatal: options.rejection_is_fatal,
             plateau: options.plateau,
         };
         if let (true, Some(ended)) = (done > 0, limits.reached(campaign)) {

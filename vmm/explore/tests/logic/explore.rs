@@ -30,7 +30,7 @@ fn references() -> [ObjectRef; 4] {
 }
 
 pub fn branches(branches: u64) -> Limits {
-    Limits { branches, instructions: None, bugs: None, plateau: None }
+    Limits { branches, instructions: None, bugs: None, plateau: None, rejection_is_fatal: false }
 }
 
 /// A reference for each bug that a campaign counts.
@@ -162,14 +162,16 @@ fn budgets_end_a_round_after_the_same_branch_every_time() {
         let fake = Fake { jitter: true, ..Fake::new(partition_then_kill) };
         let pool = Pool::new(&fake, jobs);
         let mut campaign = Campaign::new(settings(&fake, 2), None);
-        let limits = Limits { branches: 500, instructions: Some(20_000), bugs: None, plateau: None };
+        let limits =
+            Limits { branches: 500, instructions: Some(20_000), bugs: None, plateau: None, rejection_is_fatal: false };
         let (ended, _) = round::run(&mut campaign, &pool, limits, &mut |_| true).unwrap();
         assert_eq!(ended, Ended::Instructions);
         let total = *campaign.total();
         assert!((20_000..21_100).contains(&total.instructions.0));
         assert!((19..=20).contains(&total.branches.0));
         let mut campaign = Campaign::new(settings(&fake, 2), None);
-        let limits = Limits { branches: 500, instructions: None, bugs: Some(1), plateau: None };
+        let limits =
+            Limits { branches: 500, instructions: None, bugs: Some(1), plateau: None, rejection_is_fatal: false };
         let (ended, bugs) = round::run(&mut campaign, &pool, limits, &mut |_| true).unwrap();
         assert_eq!(ended, Ended::Bugs);
         assert_eq!(campaign.next(), bugs[0].found.branch.branch.0 + 1);
@@ -263,7 +265,8 @@ fn uniform_planning_looks_at_no_result() {
 fn a_round_ends_when_coverage_stands_still() {
     let fake = Fake::new(|_| false);
     let mut campaign = Campaign::new(Settings { mode: Mode::Uniform, ..settings(&fake, 1) }, None);
-    let limits = Limits { branches: 5_000, instructions: None, bugs: None, plateau: Some(25) };
+    let limits =
+        Limits { branches: 5_000, instructions: None, bugs: None, plateau: Some(25), rejection_is_fatal: false };
     let (ended, _) = round::run(&mut campaign, &Pool::new(&fake, 2), limits, &mut |_| true).unwrap();
     let total = campaign.total();
     assert_eq!(ended, Ended::Plateau);

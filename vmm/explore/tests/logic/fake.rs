@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use chaoscontrol_artifact::schema::{AssertionSummary, BugIdentity, TraceDocument, TraceRound, TraceVm, Violation};
+use chaoscontrol_artifact::schema::{
+    AssertionMoment, AssertionSummary, BugIdentity, TraceDocument, TraceRound, TraceVm, Violation,
+};
 use chaoscontrol_artifact::{Digest, U64};
 use chaoscontrol_explore::{ExploreError, Factory, Plan, Ran, Subject};
 use chaoscontrol_fault::{Fault, FaultEvent, Ledger, Mark, Schedule, Shape, Tactician};
@@ -69,11 +71,16 @@ impl Subject for FakeSubject {
             assertions: vec![AssertionSummary {
                 kind: "always".into(),
                 property: "one leader".into(),
-                site: "raft/src/lib.rs:1".into(),
+                identity: "raft 0.1.0 src/lib.rs:1:1".into(),
+                fingerprint: Digest::of(b"descriptor"),
+                site: "raft/src/lib.rs:1:1".into(),
                 must_hit: true,
                 passes: U64(3),
                 failures: U64(u64::from(bug)),
                 branches: U64(0),
+                first_pass: Some(AssertionMoment { branch: Some(U64(0)), vm: 1, cluster_ns: U64(8) }),
+                first_failure: bug.then_some(AssertionMoment { branch: Some(U64(0)), vm: 1, cluster_ns: U64(9) }),
+                verdict: if bug { "violated" } else { "held" }.into(),
             }],
             coverage: vec![coverage(&schedule); 3],
             ledger: Ledger::new(&schedule),

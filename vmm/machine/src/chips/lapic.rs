@@ -271,6 +271,11 @@ impl Lapic {
         self.state.nmi
     }
 
+    /// A non-maskable interrupt comes from outside.
+    pub fn raise_nmi(&mut self) {
+        self.state.nmi = true;
+    }
+
     /// The CPU took the non-maskable interrupt.
     pub fn nmi_taken(&mut self) {
         self.state.nmi = false;

@@ -6,6 +6,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Smaller moves of the wall clock against the monotonic one are reading noise.
 const STEP_US_MIN: i64 = 500;
 
+/// Steps of the fixed piece of work.
+const WORK_ROUNDS: u64 = 20_000;
+
 /// What happened in a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
@@ -13,6 +16,8 @@ pub struct Window {
     pub gap_us: u64,
     /// How far the wall clock moved against the monotonic one.
     pub wall_step_us: i64,
+    /// Longest time that a fixed piece of work took.
+    pub work_max_us: u64,
     /// Packets that the kernel dropped for a wrong checksum or header.
     pub checksum_errors: u64,
 }
@@ -50,6 +55,18 @@ impl Clocks {
             self.window.wall_step_us += moved;
             self.offset_us = offset;
         }
+    }
+
+    /// Does a fixed piece of work, about a millisecond of an undisturbed CPU, and takes the time.
+    pub fn work(&mut self) {
+        let start = Instant::now();
+        let mut mixed = 1u64;
+        for round in 0..WORK_ROUNDS {
+            mixed = std::hint::black_box(mixed.rotate_left(7) ^ round);
+        }
+        self.window.work_max_us = self.window.work_max_us.max(start.elapsed().as_micros() as u64);
+        // The work is no part of the next turn.
+        self.last_turn = Instant::now();
     }
 
     /// What happened since the last call.

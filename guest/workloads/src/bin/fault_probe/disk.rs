@@ -9,6 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Instant;
 
 const BLOCK: usize = 4096;
 const UNFLUSHED: [u64; 3] = [1, 2, 3];
@@ -31,6 +32,8 @@ pub struct Window {
     pub flipped_reads: u64,
     /// Blocks whose successful write was not there.
     pub lost_blocks: u64,
+    /// Longest time of a write with its flush.
+    pub max_us: u64,
 }
 
 /// How a life of the guest began.
@@ -106,10 +109,12 @@ impl Probe {
         let block = FIRST_VERIFIED + self.written % VERIFIED;
         self.written += 1;
         let version = self.life << 32 | self.written;
+        let start = Instant::now();
         let wrote = self.write(block, version).is_ok();
         self.window.blocks += 1;
         self.window.write_errors += u64::from(!wrote);
         self.window.flush_errors += u64::from(self.file.sync_data().is_err());
+        self.window.max_us = self.window.max_us.max(start.elapsed().as_micros() as u64);
         let first = self.content_of(block);
         let second = self.content_of(block);
         if first != second && first.is_some() && second.is_some() {
@@ -218,7 +223,8 @@ mod tests {
         let mut probe = probe(&file);
         probe.begin_life(false);
         (0..200).for_each(|_| probe.verify_one());
-        assert_eq!(probe.take_window(), Window { blocks: 200, ..Window::default() });
+        let window = probe.take_window();
+        assert_eq!(window, Window { blocks: 200, max_us: window.max_us, ..Window::default() });
     }
 
     #[test]

@@ -8,6 +8,10 @@ use std::time::{Duration, Instant};
 
 const PORT: u16 = 7200;
 const MAGIC: u32 = u32::from_le_bytes(*b"PROB");
+/// Every so many datagrams one is made long.
+const LARGE_EVERY: u64 = 5;
+/// Bytes of a long one.
+const LARGE_BYTES: usize = 600;
 /// A datagram: magic, sender, kind, number, sender's time, and for an echo the echoing node's time.
 const DATAGRAM_BYTES: usize = 36;
 /// Numbers remembered to tell a duplicate from a late datagram.
@@ -34,8 +38,9 @@ impl Datagram {
         out
     }
 
+    /// What follows the fields is filling.
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; DATAGRAM_BYTES] = bytes.try_into().ok()?;
+        let bytes: &[u8; DATAGRAM_BYTES] = bytes.first_chunk()?;
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         (word(0) == MAGIC).then(|| Self {
@@ -48,6 +53,10 @@ impl Datagram {
     }
 }
 
+fn is_large(number: u64) -> bool {
+    number % LARGE_EVERY == LARGE_EVERY - 1
+}
+
 /// What happened on one link in a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
@@ -56,6 +65,8 @@ pub struct Window {
     pub sent: u64,
     /// The peer's own datagrams that arrived, duplicates not counted.
     pub heard: u64,
+    /// Those of them that were long.
+    pub large_heard: u64,
     /// Echoes of ours that arrived.
     pub echoed: u64,
     pub duplicated: u64,
@@ -98,6 +109,7 @@ impl Peer {
             self.seen.pop_first();
         }
         self.window.heard += 1;
+        self.window.large_heard += u64::from(is_large(number));
         match self.highest {
             Some(highest) if number < highest => {
                 self.window.reordered += 1;
@@ -167,7 +179,11 @@ impl Links {
             let datagram = Datagram { sender: self.vm, is_echo: false, number: peer.next, sent_ns, echoed_ns: 0 };
             peer.next += 1;
             peer.window.sent += 1;
-            let _ = self.socket.send_to(&datagram.encode(), address_of(id));
+            let mut bytes = datagram.encode().to_vec();
+            if is_large(datagram.number) {
+                bytes.resize(LARGE_BYTES, 0);
+            }
+            let _ = self.socket.send_to(&bytes, address_of(id));
         }
     }
 

@@ -16,15 +16,20 @@
 //!
 //! How each fault shows: latency, jitter and bandwidth in the round trips; loss and partitions in `heard` and `echoed` (a one-way
 //! partition in `heard` of one side only); duplication and reordering by their names; corruption in `checksum_errors`; a pause in
-//! `gap_us`; a kill and a restart in a new `life`; disk faults by their names; skew in `rate_ppm`; a clock jump in `wall_step_us`.
+//! `gap_us`; a kill and a restart in a new `life`; disk faults by their names, a slow disk in `disk_max_us`; skew and freeze in
+//! `rate_ppm` of the others; jump and jitter of the clock in `wall_step_us`; a stalled CPU in `gap_us`, a slow one in `work_max_us`;
+//! packets that are too long in `large_heard`; interrupts in `entropy_irqs` and `nmis`; a killed or restarted process in a new `life`, a
+//! stopped one in `gap_us`; held memory in `available_kib`.
 
 mod clocks;
 mod disk;
+mod interrupts;
 mod links;
 
 use chaoscontrol_sdk::{SdkError, details, guest, send_event, setup_complete};
 use clocks::Clocks;
 use disk::Probe;
+use interrupts::Interrupts;
 use links::Links;
 use std::path::Path;
 use std::process::ExitCode;
@@ -68,12 +73,14 @@ fn run() -> Result<(), String> {
     println!("chaos-fault-probe: node {vm} of {vms}, disk {mode}");
     let mut links = Links::open(vm, vms).map_err(|error| format!("cannot open the network: {error}"))?;
     let mut clocks = Clocks::new();
+    let mut interrupts = Interrupts::new();
     let mut ready = false;
     loop {
         for _ in 0..TURNS {
             links.send_probes();
             links.receive_for(TURN);
             clocks.turn();
+            clocks.work();
         }
         if verify && let Some(probe) = &mut probe {
             probe.verify_one();
@@ -82,22 +89,23 @@ fn run() -> Result<(), String> {
             ready = true;
             said(setup_complete(details! { vm: vm }));
         }
-        report(vm, &mut links, &mut clocks, probe.as_mut());
+        report(vm, &mut links, &mut clocks, &mut interrupts, probe.as_mut());
     }
 }
 
-fn report(vm: u32, links: &mut Links, clocks: &mut Clocks, probe: Option<&mut Probe>) {
+fn report(vm: u32, links: &mut Links, clocks: &mut Clocks, interrupts: &mut Interrupts, probe: Option<&mut Probe>) {
     for window in links.take_windows() {
         said(send_event(
             "probe_link",
             details! {
                 vm: vm, peer: window.peer, sent: window.sent, heard: window.heard, echoed: window.echoed,
-                duplicated: window.duplicated, reordered: window.reordered, missing: window.missing,
+                large_heard: window.large_heard, duplicated: window.duplicated, reordered: window.reordered, missing: window.missing,
                 rtt_min_us: window.rtt_min_us, rtt_max_us: window.rtt_max_us, rate_ppm: window.rate_ppm
             },
         ));
     }
     let clock = clocks.take_window();
+    let interrupts = interrupts.take_window();
     let disk = probe.map(Probe::take_window).unwrap_or_default();
     said(send_event(
         "probe_host",
@@ -105,7 +113,8 @@ fn report(vm: u32, links: &mut Links, clocks: &mut Clocks, probe: Option<&mut Pr
             vm: vm, gap_us: clock.gap_us, wall_step_us: clock.wall_step_us, checksum_errors: clock.checksum_errors,
             disk_blocks: disk.blocks, read_errors: disk.read_errors, write_errors: disk.write_errors,
             flush_errors: disk.flush_errors, torn_writes: disk.torn_writes, flipped_reads: disk.flipped_reads,
-            lost_blocks: disk.lost_blocks
+            lost_blocks: disk.lost_blocks, disk_max_us: disk.max_us, work_max_us: clock.work_max_us,
+            entropy_irqs: interrupts.entropy, nmis: interrupts.nmis, available_kib: interrupts::available_kib()
         },
     ));
 }

@@ -101,10 +101,17 @@ impl Survivors {
     /// Write *i* of `pending` survives if bit *i* modulo 64 of `bits` is set. Where `torn_bytes` is above zero, write
     /// `torn_write` is left with its first `torn_bytes`, whatever its bit says.
     pub fn from_bits(pending: usize, bits: u64, torn_write: u32, torn_bytes: u32) -> Self {
-        let kept = (0..pending as u32).filter(|index| bits >> (index % 64) & 1 == 1);
-        let mut survivors: BTreeMap<u32, Kept> = kept.map(|index| (index, Kept::Whole)).collect();
-        if torn_bytes > 0 && (torn_write as usize) < pending {
-            survivors.insert(torn_write, Kept::Prefix { bytes: torn_bytes });
+        Self::from_bits_behind(0, pending, bits, torn_write, torn_bytes)
+    }
+
+    /// As [`Self::from_bits`] where the disks before this one have `before` pending writes, which are counted first: one set of
+    /// bits names any subset of the writes of all disks.
+    pub fn from_bits_behind(before: usize, pending: usize, bits: u64, torn_write: u32, torn_bytes: u32) -> Self {
+        let kept = (0..pending).filter(|index| bits >> ((before + index) % 64) & 1 == 1);
+        let mut survivors: BTreeMap<u32, Kept> = kept.map(|index| (index as u32, Kept::Whole)).collect();
+        let torn = (torn_write as usize).checked_sub(before).filter(|index| torn_bytes > 0 && *index < pending);
+        if let Some(index) = torn {
+            survivors.insert(index as u32, Kept::Prefix { bytes: torn_bytes });
         }
         Survivors(survivors)
     }

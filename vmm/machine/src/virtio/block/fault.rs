@@ -40,6 +40,11 @@ pub enum Effect {
     /// The space is used up: every write fails and changes nothing. Virtio has no status of its own for this, so that the
     /// guest sees an I/O error.
     Full,
+    /// A request takes longer. Decided when it is taken, for reads, writes and flushes alike, and never left to chance.
+    Delay {
+        /// How much longer, in guest time.
+        ns: u64,
+    },
 }
 
 impl Effect {
@@ -52,6 +57,7 @@ impl Effect {
             Effect::CorruptRead { .. } => EffectKind::CorruptRead,
             Effect::CorruptWrite { .. } => EffectKind::CorruptWrite,
             Effect::Full => EffectKind::Full,
+            Effect::Delay { .. } => EffectKind::Delay,
         }
     }
 
@@ -75,6 +81,8 @@ pub enum EffectKind {
     CorruptWrite,
     /// [`Effect::Full`].
     Full,
+    /// [`Effect::Delay`].
+    Delay,
 }
 
 /// A fault of a disk.
@@ -214,6 +222,19 @@ impl Faults {
         }
     }
 
+    /// How much longer a request takes that is taken now.
+    pub(super) fn on_submit(&mut self) -> u64 {
+        let mut delay_ns: u64 = 0;
+        for active in self.active.values_mut() {
+            if let Effect::Delay { ns } = active.fault.effect {
+                delay_ns = delay_ns.saturating_add(ns);
+                active.observed += 1;
+                self.counts.entry(EffectKind::Delay).or_default().observed += 1;
+            }
+        }
+        delay_ns
+    }
+
     fn bit(&mut self, given: Option<u64>, bytes: u64) -> u64 {
         let bits = bytes * 8;
         given.map_or_else(|| self.stream.below(bits), |bit| bit % bits)
@@ -224,7 +245,7 @@ impl Faults {
         for active in self.active.values_mut() {
             let DiskFault { effect, chance_ppm, sectors } = active.fault;
             let touched = sectors.is_none_or(|(from, to)| sector <= to && from <= last);
-            if effect.meets_reads() != read || !touched {
+            if effect.meets_reads() != read || !touched || matches!(effect, Effect::Delay { .. }) {
                 continue;
             }
             if chance_ppm < CERTAIN_PPM && self.stream.below(u64::from(CERTAIN_PPM)) >= u64::from(chance_ppm) {

@@ -311,7 +311,7 @@ impl Block {
                 continue;
             }
             let operation = self.parse(&chain, io)?;
-            let due = io.now.after(self.latency_ns(&operation));
+            let due = io.now.after(self.latency_ns(&operation).saturating_add(self.faults.on_submit()));
             let request = InFlight { due, sequence: self.next_sequence, chain, operation };
             self.next_sequence += 1;
             bytes += request.data_bytes();

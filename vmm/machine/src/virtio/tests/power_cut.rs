@@ -157,6 +157,21 @@ fn survivor_bits_repeat_after_sixty_four_writes() {
 }
 
 #[test]
+fn survivor_bits_name_any_subset_of_the_writes_of_two_disks() {
+    let mut seen = std::collections::BTreeSet::new();
+    for bits in 0..8 {
+        let first = Survivors::from_bits_behind(0, 1, bits, 2, 0);
+        let second = Survivors::from_bits_behind(1, 2, bits, 2, 0);
+        assert_eq!(first == Survivors::all(1), bits & 1 == 1);
+        assert_eq!(second, Survivors::from_bits(2, bits >> 1, 0, 0));
+        seen.insert(format!("{first:?} {second:?}"));
+    }
+    assert_eq!(seen.len(), 8);
+    assert_eq!(Survivors::from_bits_behind(0, 1, 0, 2, 9), Survivors::none(), "the torn write is another disk's");
+    assert_eq!(Survivors::from_bits_behind(1, 2, 0, 2, 9), Survivors::from_bits(2, 0, 1, 9));
+}
+
+#[test]
 fn a_power_cut_at_every_moment_leaves_what_was_flushed() {
     // Two flushed generations of one record, then a third that may be lost: never anything older than the last completed
     // flush, whatever survives.
