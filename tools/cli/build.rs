@@ -29,7 +29,7 @@ fn main() {
     println!("cargo::rustc-env=CHAOS_SOURCE_DIGEST={}", hasher.finalize().to_hex());
 }
 
-/// Adds every Rust source and manifest below `folder`; tests and fixtures do not change what a tool is.
+/// Adds every Rust source, style sheet and manifest below `folder`; tests and fixtures do not change what a tool is.
 fn collect(root: &Path, folder: &Path, files: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(root.join(folder)) else { return };
     for entry in entries.flatten() {
@@ -39,7 +39,9 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<PathBuf>) {
             if !["target", "tests", "benches", "examples", "fuzz", "oracle"].iter().any(|skipped| name == *skipped) {
                 collect(root, &path, files);
             }
-        } else if name == "Cargo.toml" || path.extension().is_some_and(|extension| extension == "rs") {
+        } else if name == "Cargo.toml"
+            || path.extension().is_some_and(|extension| extension == "rs" || extension == "css")
+        {
             files.push(path);
         }
     }

@@ -101,11 +101,19 @@ fn guests(run: RunConfiguration) -> Guests {
 fn campaign(digest: Digest, corpus: &Corpus) -> CampaignPart {
     let total = &corpus.total;
     let mut edges = 0;
+    let mut origins = BTreeMap::new();
+    for entry in &corpus.entries {
+        *origins.entry(format!("{:?}", entry.origin).to_lowercase()).or_default() += 1;
+    }
     let growing = corpus.entries.iter().filter(|entry| entry.new_edges > 0);
     CampaignPart {
         corpus: digest,
         seed: corpus.seed,
+        mode: corpus.mode.name().to_owned(),
         branches: total.branches,
+        novel: total.novel,
+        origins,
+        labels: corpus.labels.clone(),
         horizon_ns: corpus.horizon_ns,
         edges: total.edges,
         entries: total.entries,

@@ -9,7 +9,7 @@ use super::bug_html::bug;
 use super::chart::coverage;
 use super::gather::is_proved;
 use super::markup::{bytes, counted, esc, number, policy, span};
-use super::model::{Guests, Report, StagePart};
+use super::model::{CampaignPart, Guests, Report, StagePart};
 
 /// The whole style sheet.
 const STYLE: &str = include_str!("style.css");
@@ -73,14 +73,18 @@ pub(super) fn headline(report: &Report) -> Headline {
             _ => format!("No bug found in {}", counted(branches, "branch", "branches")),
         };
         let tone = if branches == 0 || gaps > 0 { "is-warn" } else { "is-good" };
-        return Headline { text, tone, means: format!("This is worth what the exploration covered. {unreached}") };
+        let means = match branches {
+            0 => "There is a cluster that completed its setup, and no branch that was run from it.".to_owned(),
+            _ => format!("This is worth what the exploration covered. {unreached}"),
+        };
+        return Headline { text, tone, means };
     }
     let what = counted(bugs, "bug", "bugs");
+    let who = if bugs == 1 { "it" } else { "each" };
     let (text, means) = match report.class.as_deref() {
         Some(class) if is_proved(class) => (
             format!("{what} found, and replayed bit for bit"),
-            "Run again from its snapshot, each showed the same violation and the same trace to the last bit."
-                .to_owned(),
+            format!("Run again from its snapshot, {who} showed the same violation and the same trace to the last bit."),
         ),
         Some(class) => (
             format!("{what} found, not all proved"),
@@ -167,15 +171,16 @@ pub(super) fn figure(out: &mut String, draw: &dyn Fn(u64) -> String, caption: &s
 fn campaign(out: &mut String, report: &Report) {
     let Some(campaign) = &report.campaign else { return };
     out.push_str("<section id=\"coverage\"><h2>Coverage</h2>\n");
-    let last = campaign.growth.last().map_or(0, |(branch, _)| branch.0);
-    let since = campaign.branches.0.saturating_sub(last + 1);
+    let since = campaign.branches.0.saturating_sub(campaign.novel.0);
+    let origins: Vec<String> = campaign.origins.iter().map(|(origin, count)| format!("{count} {origin}")).collect();
     let _ = write!(
         out,
-        "<p>{} control-flow edges in {}, {} kept to build on. The last new edge came in branch {}, {} before the end.</p>",
+        "<p>{} control-flow edges in {}, planned in mode {}. Kept to build on: {} ({}). No new edge came in the last {}.</p>",
         number(u64::from(campaign.edges)),
         counted(campaign.branches.0, "branch", "branches"),
-        number(u64::from(campaign.entries)),
-        number(last),
+        esc(&campaign.mode),
+        counted(u64::from(campaign.entries), "branch", "branches"),
+        esc(&origins.join(", ")),
         counted(since, "branch", "branches")
     );
     let height = |width: u64| if width < 500 { 220 } else { 280 };
@@ -184,7 +189,31 @@ fn campaign(out: &mut String, report: &Report) {
         &|width| coverage(campaign, &report.bugs, width, height(width)),
         "Edges reached over branches. Red marks are the branches that found a bug, by its number; dotted lines are ends of rounds.",
     );
+    labels(out, campaign);
     out.push_str("</section>\n");
+}
+
+/// What guests did, rarest first: what seldom happened is where to look.
+fn labels(out: &mut String, campaign: &CampaignPart) {
+    if campaign.labels.is_empty() {
+        return;
+    }
+    let mut sorted: Vec<_> = campaign.labels.iter().collect();
+    sorted.sort_by_key(|(label, counts)| (counts.branches, *label));
+    let _ = write!(
+        out,
+        "<details><summary>What guests did: {}, rarest first</summary><div class=\"scroll\"><table><thead><tr><th>what</th>\
+         <th class=\"n\">in branches</th><th class=\"n\">times</th><th class=\"n\">most in one</th></tr></thead><tbody>",
+        counted(sorted.len() as u64, "thing", "things")
+    );
+    for (label, counts) in sorted {
+        let _ = write!(out, "<tr><td class=\"w\">{}</td>", esc(label));
+        for count in [counts.branches, counts.marks, counts.most] {
+            out.push_str(&cell(count.0));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div></details>\n");
 }
 
 fn assertions(out: &mut String, report: &Report) {

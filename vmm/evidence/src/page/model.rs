@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use chaoscontrol_artifact::journal::{Message, NetworkTotals, Said};
-use chaoscontrol_artifact::schema::{AssertionSummary, FaultCounts, ToolIdentity, Violation};
+use chaoscontrol_artifact::schema::{AssertionSummary, FaultCounts, LabelCounts, ToolIdentity, Violation};
 use chaoscontrol_artifact::{Digest, U64};
 use serde::Serialize;
 
@@ -79,8 +79,16 @@ pub struct CampaignPart {
     pub corpus: Digest,
     /// Seed of the campaign.
     pub seed: U64,
+    /// How branches were planned: `faults`, `inputs`, `hybrid` or `uniform`.
+    pub mode: String,
     /// Branches run.
     pub branches: U64,
+    /// Branches merged when the last new edge was reached.
+    pub novel: U64,
+    /// Branches that were kept, by where their schedules came from.
+    pub origins: BTreeMap<String, u64>,
+    /// What guests did, and how often. Names may hold text from guests.
+    pub labels: BTreeMap<String, LabelCounts>,
     /// Length of one in cluster ns.
     pub horizon_ns: U64,
     /// Edges reached.

@@ -2,6 +2,7 @@
 //! The moments before the violation as a sequence diagram: a column a VM, time downward. Rows stand in the order of events, not
 //! in proportion to time, so that a burst can be read; the gutter says when each row was.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use chaoscontrol_artifact::journal::{MessageFate, Said, SaidKind};
@@ -18,8 +19,11 @@ const BESIDE: i64 = 19;
 const BELOW: i64 = 33;
 /// Least distance between two times in the gutter.
 const TIME_APART: i64 = 12;
-/// Width of one letter of a label: a generous guess, since fonts differ.
-const LETTER: i64 = 7;
+/// Width of one letter of a label, in tenths: a guess, since fonts differ.
+const LETTER_TENTHS: i64 = 64;
+
+/// Up to so many VMs all have a column; of more, those that take part.
+const COLUMNS: usize = 8;
 
 /// What happens in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +49,8 @@ struct Diagram<'a> {
     bug: &'a BugPart,
     moments: &'a Moments,
     width: i64,
+    /// The VMs that have a column.
+    columns: Vec<u16>,
     /// Whether labels stand right of the columns, else below their row.
     is_wide: bool,
     rows: Vec<Row>,
@@ -53,14 +59,27 @@ struct Diagram<'a> {
 
 /// The diagram, `width` units wide.
 pub fn sequence(bug: &BugPart, moments: &Moments, width: i64) -> String {
-    let mut diagram = Diagram { bug, moments, width, is_wide: width > 500, rows: Vec::new(), bottom: TOP };
+    let columns = columns(bug, moments);
+    let mut diagram = Diagram { bug, moments, width, columns, is_wide: width > 500, rows: Vec::new(), bottom: TOP };
     diagram.place();
     diagram.draw()
 }
 
+/// The VMs that take part in the window; where there are few, all.
+fn columns(bug: &BugPart, moments: &Moments) -> Vec<u16> {
+    let all = bug.lanes.iter().map(|lane| lane.vm);
+    if bug.lanes.len() <= COLUMNS {
+        return all.collect();
+    }
+    let ends = moments.messages.iter().flat_map(|part| [part.message.from, part.message.to]);
+    let taking_part: BTreeSet<u16> =
+        ends.chain(moments.said.iter().map(|said| said.vm)).chain([bug.violation.vm]).collect();
+    all.filter(|vm| taking_part.contains(vm)).collect()
+}
+
 impl Diagram<'_> {
     fn vms(&self) -> i64 {
-        self.bug.lanes.len().max(1) as i64
+        self.columns.len().max(1) as i64
     }
 
     /// Where the columns end.
@@ -70,7 +89,8 @@ impl Diagram<'_> {
 
     fn x(&self, vm: u16) -> i64 {
         let wide = (self.columns_end() - GUTTER) / self.vms();
-        GUTTER + wide * i64::from(vm) + wide / 2
+        let column = self.columns.binary_search(&vm).unwrap_or(self.columns.len());
+        GUTTER + wide * column as i64 + wide / 2
     }
 
     /// Every event of the window, in order, each at its height.
@@ -91,7 +111,8 @@ impl Diagram<'_> {
             events.extend(fault.until_ns.map(|until| (start_ns.saturating_add(until.0), Kind::FaultEnds(index))));
         }
         for (lane, each) in self.bug.lanes.iter().enumerate() {
-            let changes = each.power.iter().enumerate().skip(1);
+            let is_shown = self.columns.contains(&each.vm);
+            let changes = each.power.iter().enumerate().skip(1).filter(|_| is_shown);
             events.extend(changes.map(|(index, stretch)| (start_ns + stretch.from_ns.0, Kind::Power(lane, index))));
         }
         let end_ns = self.bug.violation.cluster_ns.0;
@@ -122,8 +143,8 @@ impl Diagram<'_> {
         let mut out = format!(
             "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"Messages between the VMs before the violation\">"
         );
-        for lane in &self.bug.lanes {
-            self.lifeline(&mut out, lane.vm);
+        for vm in &self.columns {
+            self.lifeline(&mut out, *vm);
         }
         for part in self.moments.messages.iter() {
             self.arrow(&mut out, part);
@@ -148,8 +169,12 @@ impl Diagram<'_> {
 
     fn lifeline(&self, out: &mut String, vm: u16) {
         let x = self.x(vm);
-        let _ = write!(out, "<text class=\"name\" x=\"{x}\" y=\"16\" text-anchor=\"middle\">vm {vm}</text>");
-        let lane = &self.bug.lanes[usize::from(vm)];
+        // Names of narrow columns are numbers alone, in two rows where even those would touch.
+        let room = (self.columns_end() - GUTTER) / self.vms();
+        let name = if room < 38 { vm.to_string() } else { format!("vm {vm}") };
+        let y = if room < 18 && vm % 2 == 1 { 20 } else { 10 };
+        let _ = write!(out, "<text class=\"name\" x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">{name}</text>");
+        let Some(lane) = self.bug.lanes.iter().find(|lane| lane.vm == vm) else { return };
         for stretch in &lane.power {
             let start_ns = self.bug.start_ns.0;
             if start_ns + stretch.to_ns.0 <= self.moments.from_ns.0 {
@@ -239,7 +264,7 @@ impl Diagram<'_> {
                 let begins = matches!(row.kind, Kind::FaultBegins(_));
                 let (from, to) = (GUTTER, self.columns_end() - 4);
                 let _ = write!(out, "<line class=\"faultline\" x1=\"{from}\" y1=\"{y}\" x2=\"{to}\" y2=\"{y}\"/>");
-                for vm in fault.vms.iter().filter(|vm| usize::from(**vm) < self.bug.lanes.len()) {
+                for vm in fault.vms.iter().filter(|vm| self.columns.contains(vm)) {
                     let _ = write!(
                         out,
                         "<rect class=\"fault\" x=\"{}\" y=\"{}\" width=\"10\" height=\"10\"/>",
@@ -286,7 +311,7 @@ impl Diagram<'_> {
         let words: Vec<String> =
             together.map(|part| format!("{} → {} {}", part.message.from, part.message.to, part.text)).collect();
         let (x, text) = (self.columns_end() + 10, words.join("; "));
-        let room = usize::try_from((self.width - x) / LETTER).unwrap_or(0);
+        let room = usize::try_from((self.width - x) * 10 / LETTER_TENTHS).unwrap_or(0);
         let _ = write!(out, "<text class=\"tick\" x=\"{x}\" y=\"{}\">{}</text>", y + 4, esc(&short(&text, room)));
     }
 
@@ -297,7 +322,7 @@ impl Diagram<'_> {
             let (from, to) = (self.x(vm) + 8, self.columns_end() + 4);
             let _ = write!(out, "<line class=\"leader\" x1=\"{from}\" y1=\"{y}\" x2=\"{to}\" y2=\"{y}\"/>");
         }
-        let room = usize::try_from((self.width - x) / LETTER).unwrap_or(0);
+        let room = usize::try_from((self.width - x) * 10 / LETTER_TENTHS).unwrap_or(0);
         let _ = write!(
             out,
             "<text class=\"{class}\" x=\"{x}\" y=\"{at}\">{}<title>{}</title></text>",

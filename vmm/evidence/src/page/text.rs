@@ -28,11 +28,13 @@ pub fn text(report: &Report) -> String {
     if let Some(campaign) = &report.campaign {
         let _ = writeln!(
             out,
-            "{} branches of {}, seed {}: {} edges, {} of cluster time, {} instructions",
+            "{} branches of {}, mode {}, seed {}: {} edges, the last new one by branch {}, {} of cluster time, {} instructions",
             campaign.branches,
             seconds(campaign.horizon_ns.0),
+            campaign.mode,
             campaign.seed,
             campaign.edges,
+            campaign.novel,
             seconds(campaign.cluster_ns.0),
             campaign.instructions
         );

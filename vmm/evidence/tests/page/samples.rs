@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use chaoscontrol_artifact::journal::{Message, MessageFate, NetworkTotals, Said, SaidKind};
-use chaoscontrol_artifact::schema::{AssertionSummary, BugIdentity, FaultCounts, ToolIdentity, Violation};
+use chaoscontrol_artifact::schema::{AssertionSummary, BugIdentity, FaultCounts, LabelCounts, ToolIdentity, Violation};
 use chaoscontrol_artifact::{Digest, U64};
 use chaoscontrol_evidence::page::model::{
     BINS, BugPart, CampaignPart, FaultPart, Guests, Lane, LinkPart, MessagePart, Moments, Report, StagePart, Stretch,
@@ -85,7 +85,14 @@ fn report(text: &str, vms: u16, bugs: u64) -> Report {
         campaign: Some(CampaignPart {
             corpus: Digest::of(b"corpus"),
             seed: U64(42),
+            mode: "faults".to_owned(),
             branches: U64(256),
+            novel: U64(211),
+            origins: BTreeMap::from([("mutation".to_owned(), 20), ("tactic".to_owned(), 11)]),
+            labels: BTreeMap::from([
+                (format!("event {text}"), LabelCounts { branches: U64(3), marks: U64(7), most: U64(4) }),
+                ("send".to_owned(), LabelCounts { branches: U64(256), marks: U64(70_000), most: U64(400) }),
+            ]),
             horizon_ns: U64(5 * SECOND),
             edges: 5676,
             entries: 31,
