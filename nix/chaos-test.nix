@@ -111,6 +111,10 @@ let
       default = "";
       help = "appended to every kernel command line: the workload's parameters";
     };
+    cpus = check.number 1 8 // {
+      default = 1;
+      help = "CPUs of each VM; several want a kernel of mkChaosKernel { smp = true; virtioNet = true; }";
+    };
     memoryMib = check.number 1 1048576 // {
       default = 64;
       help = "RAM of each VM";
@@ -232,6 +236,11 @@ let
       ) "neither initrd nor nodes is given: name what the guests run, for instance initrd = mkChaosInitrd { workload = my-node; }"
     )
     (args: lib.optional (args.initrd != null && args.nodes != null) "initrd and nodes are both given: one of them says what runs")
+    (
+      args:
+      lib.optional (args.cpus > 1 && args.kernel == null)
+        "cpus is ${toString args.cpus}, but the kernel that is used unless one is given has one: kernel = mkChaosKernel { smp = true; virtioNet = true; }"
+    )
     (args: lib.optional (args.nodes == [ ]) "nodes is an empty list: each entry is one VM")
     (
       args:
@@ -361,6 +370,7 @@ let
           ++ lib.concatLists [
             (unlessIn args.profile "seed" (flag "seed" args.seed))
             (unlessIn args.profile "append" (flag "append" args.append))
+            (unlessIn args.profile "cpus" (flag "cpus" args.cpus))
             (unlessIn args.profile "memoryMib" (flag "memory-mib" args.memoryMib))
             (unlessIn args.profile "latency" (flag "latency-ns" (nanoseconds args.latency)))
             (unlessIn args.profile "jitter" (flag "jitter-ns" (nanoseconds args.jitter)))

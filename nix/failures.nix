@@ -106,6 +106,10 @@ let
       says = "did you mean kvm?";
     }
     {
+      given = good // { cpus = 2; };
+      says = "kernel = mkChaosKernel { smp = true; virtioNet = true; }";
+    }
+    {
       given = good // { branches = 2; shards = 4; };
       says = "each shard needs a branch at least";
     }

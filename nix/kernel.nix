@@ -26,6 +26,10 @@ let
       default = false;
       help = "whether the kernel records its own coverage (KCOV)";
     };
+    smp = check.switch // {
+      default = false;
+      help = "whether the kernel runs on several CPUs";
+    };
     legacy = check.switch // {
       default = false;
       help = "no ACPI and the PIC only, for chaos-boot --legacy";
@@ -48,10 +52,11 @@ let
         if args.name != null then
           args.name
         else
-          lib.optionalString args.kcov "kcov-" + lib.optionalString args.virtioNet "net-" + "vmlinux";
+          lib.optionalString args.kcov "kcov-" + lib.optionalString args.smp "smp-" + lib.optionalString args.virtioNet "net-" + "vmlinux";
       fragments =
         lib.optional (!args.virtioNet) "no-net.config"
         ++ lib.optional args.kcov "kcov.config"
+        ++ lib.optional args.smp "smp.config"
         ++ lib.optional args.legacy "pic.config";
     in
     pkgs.stdenv.mkDerivation {

@@ -96,21 +96,20 @@ rec {
     in
     n >= m && substring (n - m) m s == p;
   hasInfix = i: s: builtins.length (builtins.split (escapeRegex i) s) > 1;
-  escapeRegex = replaceStrings (map (c: c) [ "\\" "." "*" "+" "?" "^" "$" "(" ")" "[" "]" "{" "}" "|" ]) [
+  # The same signs as nixpkgs escapes: of others, "}" for one, an escape is none.
+  escapeRegex = replaceStrings [ "\\" "[" "{" "(" ")" "^" "$" "?" "*" "+" "|" "." ] [
     "\\\\"
-    "\\."
-    "\\*"
-    "\\+"
-    "\\?"
-    "\\^"
-    "\\$"
+    "\\["
+    "\\{"
     "\\("
     "\\)"
-    "\\["
-    "\\]"
-    "\\{"
-    "\\}"
+    "\\^"
+    "\\$"
+    "\\?"
+    "\\*"
+    "\\+"
     "\\|"
+    "\\."
   ];
   removePrefix = p: s: if hasPrefix p s then substring (stringLength p) (stringLength s) s else s;
   removeSuffix = p: s: if hasSuffix p s then substring 0 (stringLength s - stringLength p) s else s;
