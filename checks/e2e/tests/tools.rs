@@ -36,6 +36,49 @@ fn two_runs_of_one_thing_are_the_same_from_snapshot_and_from_boot() {
 }
 
 #[test]
+fn logs_of_one_thing_are_the_same_and_of_two_are_not_compared() {
+    let bench = Bench::new();
+    let (kernel, initrd) = (kernel(), initrd("sdk-demo"));
+    let arguments =
+        ["--kernel", kernel.to_str().expect("a path"), "--initrd", initrd.to_str().expect("a path"), "--vms", "1"];
+    let booted = bench.run("chaos-boot", &arguments, b"").expect_code(0);
+    let log = |name: &str, more: &[&str]| {
+        let path = bench.path(name).to_str().expect("a path").to_owned();
+        let record = ["record", "--out", &path, "--interval", "100000", "--registers", "--horizon-ns", "100000000"];
+        let _ = bench.run("chaos-dlog", &[&record, more].concat(), &booted).expect_code(0);
+        path
+    };
+    let (one, two, other) = (log("one", &[]), log("two", &["--tier", "reference"]), log("other", &["--seed", "99"]));
+    assert_eq!(bench.run("chaos-dlog", &["diff", &one, &two], b"").expect_code(0), b"the same\n");
+    let _ = bench.run("chaos-dlog", &["diff", &one, &other], b"").expect_code(3);
+    let stats = String::from_utf8(bench.run("chaos-dlog", &["stats", &one], b"").expect_code(0)).expect("text");
+    assert!(stats.contains("vm 0: ") && stats.contains("mark") && stats.contains("interrupt"), "{stats}");
+    let dump = String::from_utf8(bench.run("chaos-dlog", &["dump", &one], b"").expect_code(0)).expect("text");
+    assert!(dump.lines().any(|line| line.contains(" mark registers ")), "{dump}");
+}
+
+#[test]
+fn runs_in_processes_of_their_own_agree_and_are_counted() {
+    let bench = Bench::new();
+    let (kernel, initrd) = (kernel(), initrd("sdk-demo"));
+    let arguments =
+        ["--kernel", kernel.to_str().expect("a path"), "--initrd", initrd.to_str().expect("a path"), "--vms", "1"];
+    let booted = bench.run("chaos-boot", &arguments, b"").expect_code(0);
+    let drift = |more: &[&str]| {
+        let arguments = [&["--horizon-ns", "50000000", "--quiet"], more].concat();
+        bench.run("chaos-drift", &arguments, &booted)
+    };
+    let ran = drift(&["--runs", "4", "--profile", "single"]).descriptor();
+    let parameters = &ran["parameters"];
+    assert_eq!((&parameters["runs"], &parameters["runs_beside_a_hog"]), (&"4".into(), &"2".into()), "{ran}");
+    assert_eq!(parameters["runs_with_two_jobs"], "2", "{ran}");
+    let from_boot = drift(&["--runs", "2", "--profile", "single", "--from-boot"]).descriptor();
+    assert_eq!(ran["outputs"], from_boot["outputs"], "a snapshot and a boot go on alike");
+    let refused = drift(&["--profile", "smp"]);
+    assert!(refused.code == 3 && refused.stderr.contains("several CPUs"), "{}", refused.stderr);
+}
+
+#[test]
 fn shards_merge_in_any_order_and_a_whole_round_is_passed_on() {
     let bench = Bench::new();
     let (kernel, initrd) = (kernel(), initrd("sdk-demo"));

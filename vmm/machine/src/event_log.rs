@@ -102,8 +102,12 @@ impl Machine {
         self.log = Some(Box::new(EventLog { config, events: Vec::new(), marked: None }));
     }
 
-    /// Ends the log.
+    /// Ends the log, where marks are set with one more: what comes behind the last of them must show, too.
     pub fn take_log(&mut self) -> Vec<Event> {
+        let progress = self.progress();
+        if self.log.as_ref().is_some_and(|log| log.config.interval > 0 && log.marked != Some(progress)) {
+            self.set_mark();
+        }
         self.log.take().map(|log| log.events).unwrap_or_default()
     }
 
@@ -111,7 +115,7 @@ impl Machine {
     pub(crate) fn log_boundary(&mut self) -> Result<(), MachineError> {
         let progress = self.progress();
         let Some(log) = &self.log else { return Ok(()) };
-        let LogConfig { interval, from, registers, memory, limit, .. } = log.config;
+        let LogConfig { interval, from, limit, .. } = log.config;
         if log.keeps(progress) && log.events.len() + HEADROOM > limit {
             return Err(MachineError::LogFull { limit });
         }
@@ -119,6 +123,13 @@ impl Machine {
         if !due || log.marked == Some(progress) {
             return Ok(());
         }
+        self.set_mark();
+        Ok(())
+    }
+
+    fn set_mark(&mut self) {
+        let progress = self.progress();
+        let Some(LogConfig { registers, memory, .. }) = self.log.as_ref().map(|log| log.config) else { return };
         let what = What::Mark {
             registers: self.register_hash(),
             memory: memory.then(|| self.memory_hash()),
@@ -128,7 +139,6 @@ impl Machine {
         if let Some(log) = &mut self.log {
             log.marked = Some(progress);
         }
-        Ok(())
     }
 
     /// How far the CPU may run before the next mark.
