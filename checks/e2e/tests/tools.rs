@@ -70,8 +70,9 @@ fn runs_in_processes_of_their_own_agree_and_are_counted() {
     };
     let ran = drift(&["--runs", "4", "--profile", "single"]).descriptor();
     let parameters = &ran["parameters"];
-    assert_eq!((&parameters["runs"], &parameters["runs_beside_a_hog"]), (&"4".into(), &"2".into()), "{ran}");
-    assert_eq!(parameters["runs_with_two_jobs"], "2", "{ran}");
+    for (name, count) in [("runs", "4"), ("runs_beside_a_hog", "2"), ("runs_with_two_jobs", "2")] {
+        assert_eq!(parameters[name], count, "{ran}");
+    }
     let from_boot = drift(&["--runs", "2", "--profile", "single", "--from-boot"]).descriptor();
     assert_eq!(ran["outputs"], from_boot["outputs"], "a snapshot and a boot go on alike");
     let refused = drift(&["--profile", "smp"]);
