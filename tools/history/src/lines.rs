@@ -213,7 +213,7 @@ mod tests {
             (&format!("{call}\n{RETURN}"), "line 2: some steps have a cluster time"),
             (&format!("{CALL}\n{}", RETURN.replace("\"9\"", "\"4\"")), "line 2: the time is before"),
             (&format!("{CALL}\n{}", RETURN.replace("\"9\"", "\"x\"")), "line 2: cluster_ns is"),
-            (&format!("{}", " ".repeat(LINE_BYTES_MAX) + &call), "line 1: it has"),
+            (&(" ".repeat(LINE_BYTES_MAX) + &call), "line 1: it has"),
         ];
         for (text, expected) in wrong {
             let error = parse(text).unwrap_err();
