@@ -6,18 +6,22 @@ mod common;
 use std::sync::Arc;
 
 use chaoscontrol_machine::{CpuSchedule, GuestNs, Machine, SmpConfig, Stop, VmConfig};
-use common::linux::{initrd, smp_kernel, threaded_init};
+use common::linux::{initrd, kernel, smp_kernel, threaded_init};
 
 const MEMORY_BYTES: u64 = 64 << 20;
 const LIMIT: GuestNs = GuestNs(60_000_000_000);
 
 fn machine(smp: SmpConfig) -> Option<Machine> {
-    let mut config = VmConfig::new(MEMORY_BYTES, smp_kernel("vmlinux")?.into());
-    config.initrd = Some(initrd("init", &threaded_init(u32::from(smp.cpus))).into());
+    Some(machine_of(smp_kernel("vmlinux")?, u32::from(smp.cpus), smp))
+}
+
+fn machine_of(kernel: Vec<u8>, threads: u32, smp: SmpConfig) -> Machine {
+    let mut config = VmConfig::new(MEMORY_BYTES, kernel.into());
+    config.initrd = Some(initrd("init", &threaded_init(threads)).into());
     config.smp = smp;
     let mut machine = Machine::new(Arc::new(config)).expect("a machine");
     machine.load().expect("loads");
-    Some(machine)
+    machine
 }
 
 fn smp(cpus: u8, schedule: CpuSchedule) -> SmpConfig {
@@ -62,4 +66,20 @@ fn stops_and_restores_are_invisible_to_linux_on_several_cpus() {
     finish(&mut stopped);
     assert_eq!(straight.register_hash(), stopped.register_hash());
     assert_eq!(straight.memory_hash(), stopped.memory_hash());
+}
+
+#[test]
+fn a_kernel_for_one_cpu_runs_on_the_first_and_leaves_the_others_waiting() {
+    let Some(kernel) = kernel("vmlinux") else { return };
+    let mut alone = machine_of(kernel.clone(), 1, SmpConfig::default());
+    let expected = finish(&mut alone);
+    for schedule in [CpuSchedule::RoundRobin, CpuSchedule::Random] {
+        let mut machine = machine_of(kernel.clone(), 1, smp(3, schedule));
+        let console = finish(&mut machine);
+        assert!(console.contains("threads-done"), "{schedule:?}: {console}");
+        assert_eq!(machine.running_cpu(), 0);
+        let lines =
+            |text: &str| text.lines().filter(|line| !line.starts_with('[')).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(lines(&console), lines(&expected));
+    }
 }
