@@ -200,3 +200,21 @@ fn an_exploration_that_was_killed_goes_on_to_the_same_corpus_and_its_bugs_can_be
     let wrong = bench.run("chaos-export-bugs", &[], &booted);
     assert_eq!((wrong.code, wrong.stderr.contains("wrote no corpus")), (3, true), "{}", wrong.stderr);
 }
+
+/// A sample of what `chaos-bench explore` measures: one variant, one seed, both ways of planning.
+#[test]
+fn branches_to_a_planted_bug_are_the_same_for_any_number_of_jobs_and_measured_once() {
+    let bench = Bench::new();
+    let (kernel, raft) = (kernel(), initrd("raft"));
+    let measured = |jobs: &str, state: &str| {
+        let (kernel, raft) = (kernel.to_str().expect("a path"), raft.to_str().expect("a path"));
+        let mut arguments = vec!["explore", "--kernel", kernel, "--raft", raft, "--seeds", "1", "--branches", "48"];
+        arguments.extend(["--variant", "raft_bug=premature_commit", "--jobs", jobs, "--state", state, "--json"]);
+        let table = bench.run("chaos-bench", &arguments, b"").expect_code(0);
+        (serde_json::from_slice::<serde_json::Value>(&table).expect("JSON"), std::fs::read(bench.path(state)).ok())
+    };
+    let (table, lines) = measured("1", "one");
+    assert_eq!(table["explore"]["premature_commit"]["faults_missed"], 0.0, "{table}");
+    assert_eq!((table.clone(), lines.clone()), measured("2", "two"));
+    assert_eq!((table, lines), measured("2", "one"), "what the file has is not run again");
+}

@@ -4,10 +4,11 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use chaoscontrol_artifact::schema::{
-    CampaignProfile, Descriptor, Handoff, Link, Mode, ProfileDocument, ScheduleDocument, WINDOW_MAX,
+    CampaignProfile, Descriptor, Handoff, Link, Mode, ProfileDocument, RoundSummary, ScheduleDocument, WINDOW_MAX,
 };
 use chaoscontrol_artifact::{MediaType, StageResult, document};
 use chaoscontrol_cli::{Failure, Failures, Flag, Stage, admit, read_document, read_input, read_profile};
@@ -43,13 +44,13 @@ pub const TIME: Flag =
 pub const MODE: Flag = Flag::one(
     "mode",
     "NAME",
-    "How branches are planned: faults, guided by what branches reach and by what guests do; uniform, each fault drawn by \
-     itself, to compare with",
+    "How branches are planned: faults, guided by what branches reach and by what guests do; inputs, other answers to choices \
+     that guests leave to the host; hybrid, both; uniform, each fault drawn by itself, to compare with",
 )
 .choices(&MODES)
 .default("that of the round before, else faults");
 /// Modes that can be asked for.
-const MODES: [&str; 2] = ["faults", "uniform"];
+const MODES: [&str; 4] = ["faults", "inputs", "hybrid", "uniform"];
 /// `--checkpoint`.
 pub const CHECKPOINT: Flag = Flag::one(
     "checkpoint",
@@ -148,7 +149,8 @@ pub fn run(stage: &Stage, rounds: Option<u64>) -> Failures<StageResult> {
         without: without(&arguments.texts("without-faults")?)?,
     };
     let limit = within("time-limit-s", 1 << 40)?.map(Duration::from_secs);
-    let watch = Watch { stage, started: Instant::now(), limit, json: arguments.is_set("log-json") };
+    let watch =
+        Watch { stage, started: Instant::now(), limit, json: arguments.is_set("log-json"), seen: Mutex::default() };
     let checkpoint = arguments.path("checkpoint");
     let begun = checkpoint.as_deref().map(|path| read_checkpoint(stage, path)).transpose()?.flatten();
     let save = |result: &StageResult| match &checkpoint {
@@ -163,7 +165,8 @@ pub fn run(stage: &Stage, rounds: Option<u64>) -> Failures<StageResult> {
         1 => "1 bug found".to_owned(),
         bugs => format!("{bugs} bugs found"),
     };
-    watch.say(&format!("{} branches, {} edges: {found}", total.branches.0, total.edges));
+    let speed = watch.speed().map_or(String::new(), |speed| format!("; {speed}"));
+    watch.say(&format!("{} branches, {} edges: {found}{speed}", total.branches.0, total.edges));
     if let Some(document) = document {
         result.inputs.push(Link::new("profile", stage.store.publish(&document)?));
     }
@@ -177,6 +180,8 @@ struct Watch<'a> {
     limit: Option<Duration>,
     /// Lines of JSON in place of a bar.
     json: bool,
+    /// The campaign after the first branch of this call, and where it stands.
+    seen: Mutex<Option<(RoundSummary, Standing)>>,
 }
 
 impl Watch<'_> {
@@ -192,10 +197,23 @@ impl Watch<'_> {
         }
     }
 
+    /// How fast this call was, for people: branches, and virtual time beside time here. The first branch's is not known.
+    fn speed(&self) -> Option<String> {
+        let (first, Standing { done, total, .. }) = (*self.seen.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let milliseconds = self.started.elapsed().as_millis().max(1);
+        let hundredths = u128::from(total.cluster_ns.0.saturating_sub(first.cluster_ns.0)) / 10_000 / milliseconds;
+        let per_hour = u128::from(done) * 3_600_000 / milliseconds;
+        Some(format!("{per_hour} branches/h, {}.{:02} s of virtual time a second", hundredths / 100, hundredths % 100))
+    }
+
     /// Shows a branch. Whether there is time for more.
     fn branch(&self, standing: &Standing) -> bool {
         let elapsed = self.started.elapsed();
         let Standing { done, all, total } = *standing;
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = seen.map_or(total, |(first, _)| first);
+        *seen = Some((first, *standing));
+        drop(seen);
         let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
         let per_hour = u64::try_from(u128::from(done) * 3_600_000 / u128::from(milliseconds)).unwrap_or(u64::MAX);
         let left_s = all.saturating_sub(done).saturating_mul(milliseconds) / done.max(1) / 1000;

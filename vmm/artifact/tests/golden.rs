@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use chaoscontrol_artifact::document::{Document, Encoding, decode, encode};
 use chaoscontrol_artifact::schema::*;
 use chaoscontrol_artifact::{Bytes, Digest, MediaType, ObjectRef, U64};
-use chaoscontrol_fault::{Fault, FaultEvent, Ledger, Reaction, Rejection, SPECS, Schedule, Spec, Tactic};
+use chaoscontrol_fault::{Choice, Fault, FaultEvent, Ledger, Reaction, Rejection, SPECS, Schedule, Spec, Tactic};
 
 fn digest(name: &str) -> Digest {
     Digest::of(name.as_bytes())
@@ -459,6 +459,8 @@ fn the_bytes_of_other_shapes_are_held() {
     held("claims", Descriptor { receipt: claimed, ..receipt() });
     held("empty", ScheduleDocument::default());
     held("every-kind", ScheduleDocument { schedule: every_kind() });
+    let choices = vec![Choice { vm: 1, nth: 40, value: 3 }, Choice { vm: 0, nth: 7, value: u64::MAX }];
+    held("choices", ScheduleDocument { schedule: schedule().with_choices(choices).unwrap() });
     held(
         "without-snapshot",
         Bug {

@@ -292,6 +292,8 @@ impl<N: Node> Cluster<N> {
             if !matches!(self.sim.power(index), Power::Down { .. }) {
                 vm.node.reseed(entropy, generation);
             }
+            let own = plan.schedule.choices().iter().filter(|choice| choice.vm == index);
+            vm.node.answer_choices(own.map(|choice| (u64::from(choice.nth), choice.value)).collect());
             vm.node.set_coverage(plan.coverage);
             vm.edges_before = None;
         }
@@ -637,7 +639,8 @@ impl<N: Node> Cluster<N> {
                     Err(error) => self.oracle.refuse(vm, slot, &error.to_string()),
                 },
                 MessageBody::Refused { slot, reason } => self.oracle.refuse(vm, slot, &reason),
-                MessageBody::Random { .. } => {}
+                MessageBody::Random { below: 0, .. } => {}
+                MessageBody::Random { .. } => self.marks.chose(vm, cluster_ns),
                 MessageBody::InitFailed => {
                     self.oracle.violate(moment, ViolationKind::GuestShutdown { how: INIT_FAILED.to_owned() });
                 }

@@ -27,7 +27,7 @@ pub use chaoscontrol_fault as fault;
 pub use chaoscontrol_sim as sim;
 pub use cluster::{Cluster, SERIAL_TAIL_BYTES};
 pub use config::{BootFailure, ClusterConfig, ClusterError, DiskSpec, SETUP_LIMIT_NS};
-pub use marks::{FLUSH, SEND};
+pub use marks::{CHOICE, FLUSH, SEND};
 pub use node::{Message, MessageBody, Node, NodeStop};
 pub use oracle::{AssertionRow, FirstTime, Mistake, Oracle, OracleLimit, Report};
 pub use parts::{ClusterState, MachineParts, PageList, PartsError, VmState};

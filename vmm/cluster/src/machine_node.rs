@@ -2,6 +2,7 @@
 //! A [`Machine`] as a node of the cluster, and clusters of machines.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use chaoscontrol_machine::pages::PageMap;
@@ -125,6 +126,12 @@ impl Node for Machine {
 
     fn replay_is_complete(&self) -> bool {
         Machine::replay_is_complete(self)
+    }
+
+    fn answer_choices(&mut self, answers: BTreeMap<u64, u64>) {
+        let sdk = self.sdk_mut();
+        let made = sdk.choices_made();
+        sdk.force_choices(answers.into_iter().map(|(nth, answer)| (made.saturating_add(nth), answer)).collect());
     }
 
     fn take_frames(&mut self) -> Vec<SentFrame> {

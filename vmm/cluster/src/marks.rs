@@ -13,6 +13,8 @@ const SILENCE_NS: u64 = 10_000_000;
 
 /// Label of a frame sent after a silence.
 pub const SEND: &str = "send";
+/// Label of a choice that a guest left to the host.
+pub const CHOICE: &str = "choice";
 /// Label of completed flushes.
 pub const FLUSH: &str = "flush";
 
@@ -69,6 +71,11 @@ impl Marks {
             _ => return,
         };
         self.mark(vm, cluster_ns, label);
+    }
+
+    /// A guest left a choice to the host.
+    pub fn chose(&mut self, vm: u16, cluster_ns: u64) {
+        self.mark(vm, cluster_ns, CHOICE.to_owned());
     }
 
     /// A VM sent its first frame of a round.

@@ -2,6 +2,7 @@
 //! What the cluster needs of one VM.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use chaoscontrol_machine::smp::journal::SliceRecord;
 use chaoscontrol_protocol::host::Counts;
@@ -125,6 +126,9 @@ pub trait Node: Sized {
         true
     }
 
+    /// Answers coming choices of the guest: from how many it makes before, counted from now, to the answer. Replaces what was
+    /// set before.
+    fn answer_choices(&mut self, answers: BTreeMap<u64, u64>);
     /// Takes the frames sent since the last call, in order.
     fn take_frames(&mut self) -> Vec<SentFrame>;
     /// Hands a frame to the network card; false when it is lost.

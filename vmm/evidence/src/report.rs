@@ -269,8 +269,11 @@ fn violation(out: &mut String, violation: &Violation, record: &BranchRecord) {
 
 /// Faults in time, with what became of each where that is known. Times count from the snapshot.
 pub fn timeline(out: &mut String, schedule: &Schedule, ledger: &[LedgerEntry]) {
-    if schedule.is_empty() {
+    if schedule.events().is_empty() {
         let _ = writeln!(out, "  no fault");
+    }
+    for choice in schedule.choices() {
+        let _ = writeln!(out, "  choice {} of vm {} is answered {}", choice.nth, choice.vm, choice.value);
     }
     for (index, event) in schedule.events().iter().enumerate() {
         let fate = ledger.get(index).map_or(String::new(), fate);

@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use chaoscontrol_artifact::schema::BugIdentity;
-use chaoscontrol_fault::{Applicability, Domain, FaultEvent, Role, Schedule};
+use chaoscontrol_fault::{Applicability, Choice, Domain, FaultEvent, Role, Schedule};
 
 use crate::error::ExploreError;
 use crate::pool::Pool;
@@ -70,6 +70,7 @@ pub fn minimize(
     let best = base.schedule.clone();
     let mut minimizer =
         Minimizer { pool, identity, base, budget, attempts: 1, failed: BTreeSet::new(), best, ran, on_step };
+    minimizer.shrink_answers()?;
     minimizer.keep_what_was_applied()?;
     let found = minimizer.best.events().to_vec();
     let mut one_minimal = minimizer.remove_faults()?;
@@ -98,7 +99,7 @@ pub fn smallest(pool: &Pool, base: &Plan, identity: &BugIdentity) -> Result<Opti
             let next: Vec<Plan> = subsets
                 .by_ref()
                 .take(SUBSETS_AT_ONCE)
-                .map(|subset| Plan { schedule: chosen(events, &subset), tactic: None, ..base.clone() })
+                .map(|subset| Plan { schedule: chosen(&base.schedule, &subset), tactic: None, ..base.clone() })
                 .collect();
             if next.is_empty() {
                 break;
@@ -147,8 +148,10 @@ impl Iterator for Subsets {
     }
 }
 
-fn chosen(events: &[FaultEvent], subset: &[usize]) -> Schedule {
-    schedule(subset.iter().map(|place| events[*place]).collect())
+/// The faults at these places, and all answers to choices.
+fn chosen(of: &Schedule, subset: &[usize]) -> Schedule {
+    let faults = schedule(subset.iter().map(|place| of.events()[*place]).collect());
+    faults.with_choices(of.choices().to_vec()).expect("the answers that it had")
 }
 
 fn shows(ran: &Ran, identity: &BugIdentity) -> bool {
@@ -186,13 +189,57 @@ impl Minimizer<'_> {
         Ok(accepted)
     }
 
+    /// A schedule of these faults, with the answers that are left.
+    fn with_faults(&self, events: Vec<FaultEvent>) -> Schedule {
+        let faults = schedule(events);
+        faults.with_choices(self.best.choices().to_vec()).expect("the answers that it had")
+    }
+
+    fn with_answers(&self, choices: Vec<Choice>) -> Schedule {
+        self.best.clone().with_choices(choices).expect("no more answers than before")
+    }
+
+    /// Leaves out answers to choices: all, halves, quarters and so on down to single ones; then makes the rest 0 where that does.
+    fn shrink_answers(&mut self) -> Result<bool, ExploreError> {
+        let before = self.best.choices().to_vec();
+        let mut chunk = before.len();
+        while chunk > 0 && !self.exhausted() {
+            let answers = self.best.choices().to_vec();
+            let without = |part: usize| {
+                let kept = answers.iter().enumerate().filter(|(place, _)| place / chunk != part);
+                self.with_answers(kept.map(|(_, choice)| *choice).collect())
+            };
+            let candidates: Vec<Schedule> = (0..answers.len().div_ceil(chunk)).map(without).collect();
+            if !self.accept_first(candidates)? {
+                chunk = if chunk == 1 { 0 } else { chunk.div_ceil(2) };
+            } else {
+                chunk = chunk.min(self.best.choices().len());
+            }
+        }
+        for place in 0..self.best.choices().len() {
+            if self.exhausted() {
+                break;
+            }
+            let value = self.best.choices()[place].value;
+            let smaller = [0, 1, value % 8, value / 2].into_iter().filter(|smaller| *smaller < value);
+            let with = |value: u64| {
+                let mut choices = self.best.choices().to_vec();
+                choices[place].value = value;
+                self.with_answers(choices)
+            };
+            let candidates: Vec<Schedule> = smaller.map(with).collect();
+            self.accept_first(candidates)?;
+        }
+        Ok(self.best.choices() != before)
+    }
+
     /// Leaves out at once what was due after the bug or could not be applied.
     fn keep_what_was_applied(&mut self) -> Result<(), ExploreError> {
         let applied = |entry: &&chaoscontrol_fault::LedgerEntry| entry.applicability == Applicability::Applicable;
         let events: Vec<FaultEvent> =
             self.ran.ledger.entries().iter().filter(applied).map(|entry| entry.event).collect();
         if !events.is_empty() && events.len() < self.best.len() && !self.exhausted() {
-            self.accept_first(vec![schedule(events)])?;
+            self.accept_first(vec![self.with_faults(events)])?;
         }
         Ok(())
     }
@@ -205,8 +252,11 @@ impl Minimizer<'_> {
             }
             let mut subsets = Subsets::new(found.len(), size);
             loop {
-                let next: Vec<Schedule> =
-                    subsets.by_ref().take(SUBSETS_AT_ONCE).map(|subset| chosen(found, &subset)).collect();
+                let next: Vec<Schedule> = subsets
+                    .by_ref()
+                    .take(SUBSETS_AT_ONCE)
+                    .map(|subset| self.with_faults(subset.iter().map(|place| found[*place]).collect()))
+                    .collect();
                 if next.is_empty() {
                     break;
                 }
@@ -233,7 +283,7 @@ impl Minimizer<'_> {
             let chunk = events.len().div_ceil(parts);
             let kept = |keep: &dyn Fn(usize) -> bool| {
                 let events = events.iter().enumerate().filter(|(index, _)| keep(index / chunk));
-                schedule(events.map(|(_, event)| *event).collect())
+                self.with_faults(events.map(|(_, event)| *event).collect())
             };
             // Each part alone, then all but each part; alone first, since a bug often needs one fault only.
             let parts_now = events.len().div_ceil(chunk);
@@ -261,6 +311,8 @@ impl Minimizer<'_> {
             }
             changed |= self.shrink_one(index, rounder)?;
         }
+        // With fewer faults, fewer answers may do.
+        changed |= self.shrink_answers()?;
         Ok(changed)
     }
 
@@ -276,7 +328,7 @@ impl Minimizer<'_> {
         let with = |replacement: FaultEvent| {
             let mut events = self.best.events().to_vec();
             events[index] = replacement;
-            schedule(events)
+            self.with_faults(events)
         };
         let shape = self.pool.factory().shape(self.base.horizon_ns);
         let fits = |schedule: &Schedule| schedule.check(&shape).is_ok();

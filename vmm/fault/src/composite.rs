@@ -5,8 +5,10 @@
 //! node cut off or gone for as long as a timeout or two and back again, the same once more, the next node when the first is
 //! back, everything at once (Majumdar and Niksic, "Why is random testing effective for partition tolerance bugs?", POPL 2018).
 
+use std::collections::BTreeMap;
+
 use crate::planner::Planner;
-use crate::{Fault, FaultEvent, FaultKind, Mark, Reaction, Schedule, Stream, Tactic};
+use crate::{Choice, Fault, FaultEvent, FaultKind, MAX_CHOICES, Mark, Reaction, Schedule, Stream, Tactic};
 
 /// How long a strike lasts. Protocols give each other up after 100 ms to some seconds: what is over sooner is a lost frame or
 /// two, what lasts longer leaves no time for more in a branch.
@@ -161,6 +163,26 @@ impl Planner {
         Reaction { label: label.name.clone(), skip, faults: self.finish(events) }
     }
 
+    /// Answers to guests' choices that differ from `parent`'s in one to three: another one answered, another answer, one left to
+    /// its own draw again. `per_vm` is how many choices a VM makes in a branch, about.
+    pub fn choices(&self, parent: &[Choice], per_vm: u64, stream: &mut Stream) -> Vec<Choice> {
+        let mut choices: BTreeMap<(u16, u32), u64> = parent.iter().map(|c| ((c.vm, c.nth), c.value)).collect();
+        for _ in 0..stream.between(1, 3) {
+            let known: Vec<(u16, u32)> = choices.keys().copied().collect();
+            let one = known.get(stream.below(known.len() as u64) as usize).copied();
+            match (stream.below(8), one) {
+                (0, Some(one)) => drop(choices.remove(&one)),
+                (1..=2, Some(one)) => drop(choices.insert(one, answer(stream))),
+                _ => {
+                    let vm = stream.below(u64::from(self.shape().vms().max(1))) as u16;
+                    let nth = stream.below(per_vm.clamp(1, 1 << 20)) as u32;
+                    choices.insert((vm, nth), answer(stream));
+                }
+            }
+        }
+        choices.into_iter().take(MAX_CHOICES).map(|((vm, nth), value)| Choice { vm, nth, value }).collect()
+    }
+
     /// `parent` with one fault moved to a moment at which a guest did something in the parent's branch, or a little behind it.
     pub fn retimed(&self, parent: &Schedule, marks: &[Mark], stream: &mut Stream) -> Schedule {
         let mut events = parent.events().to_vec();
@@ -218,6 +240,11 @@ impl Planner {
         };
         vec![FaultEvent { time_ns, fault }]
     }
+}
+
+/// An answer: the first ones of any choice, or any.
+fn answer(stream: &mut Stream) -> u64 {
+    if stream.below(2) == 0 { stream.below(8) } else { stream.next_u64() }
 }
 
 /// How long after what it follows.

@@ -299,7 +299,7 @@ impl LedgerEntry {
 }
 
 /// 64-bit values as strings of digits.
-mod decimal {
+pub(crate) mod decimal {
     use serde::{Deserialize, Deserializer, Serializer};
 
     pub fn serialize<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {

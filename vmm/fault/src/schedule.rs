@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! Schedules: sorted, bounded lists of faults in time, checked against a cluster's shape.
+//! Schedules: sorted, bounded lists of faults in time, checked against a cluster's shape; and answers to guests' own choices.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -18,6 +18,22 @@ pub struct FaultEvent {
     pub time_ns: u64,
     /// What goes wrong.
     pub fault: Fault,
+}
+
+/// Most choices that a schedule answers.
+pub const MAX_CHOICES: usize = 256;
+
+/// The answer to a choice that a guest leaves to the host (`random_choice`, `random_below`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choice {
+    /// Which VM.
+    pub vm: u16,
+    /// Which of its choices: how many it made before since the start of the branch.
+    pub nth: u32,
+    /// The answer; one that is not below the choice's bound is reduced to it.
+    #[serde(with = "crate::ledger::decimal")]
+    pub value: u64,
 }
 
 /// What a schedule is checked against.
@@ -63,6 +79,28 @@ pub enum ScheduleError {
         time_ns: u64,
         /// The branch's length.
         horizon_ns: u64,
+    },
+    /// More choices than [`MAX_CHOICES`].
+    #[error("schedule has {choices} choices, at most {MAX_CHOICES} are allowed")]
+    TooManyChoices {
+        /// Number of choices.
+        choices: usize,
+    },
+    /// Two answers to one choice.
+    #[error("schedule answers choice {nth} of vm {vm} twice")]
+    ChoiceTwice {
+        /// Which VM.
+        vm: u16,
+        /// Which of its choices.
+        nth: u32,
+    },
+    /// A choice of a VM that the cluster does not have.
+    #[error("schedule answers a choice of vm {vm}, the cluster has {vms} VMs")]
+    NoSuchChooser {
+        /// Which VM.
+        vm: u16,
+        /// How many there are.
+        vms: u16,
     },
     /// A parameter outside its bounds.
     #[error("event {event}: {fault} {parameter} is {value}, it must lie between {min} and {max}")]
@@ -190,9 +228,11 @@ pub(crate) fn is_skew(numerator: u32, denominator: u32) -> bool {
     high <= 10 * low
 }
 
-/// A sorted, bounded list of faults.
+/// A sorted, bounded list of faults, and answers to choices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Schedule {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    choices: Vec<Choice>,
     events: Vec<FaultEvent>,
 }
 
@@ -204,7 +244,26 @@ impl Schedule {
             return Err(ScheduleError::TooLong { events: events.len() });
         }
         events.sort_unstable();
-        Ok(Self { events })
+        Ok(Self { choices: Vec::new(), events })
+    }
+
+    /// The same faults with these answers to choices, whatever was answered before.
+    pub fn with_choices(mut self, mut choices: Vec<Choice>) -> Result<Self, ScheduleError> {
+        if choices.len() > MAX_CHOICES {
+            return Err(ScheduleError::TooManyChoices { choices: choices.len() });
+        }
+        choices.sort_unstable();
+        if let Some(pair) = choices.windows(2).find(|pair| (pair[0].vm, pair[0].nth) == (pair[1].vm, pair[1].nth)) {
+            return Err(ScheduleError::ChoiceTwice { vm: pair[0].vm, nth: pair[0].nth });
+        }
+        self.choices = choices;
+        Ok(self)
+    }
+
+    /// The answers to choices, by VM and in order.
+    #[must_use]
+    pub fn choices(&self) -> &[Choice] {
+        &self.choices
     }
 
     /// Puts one more event behind the first `from` events, which stay where they are, and gives its place. None when the schedule
@@ -230,14 +289,18 @@ impl Schedule {
         self.events.len()
     }
 
-    /// Whether there is no event.
+    /// Whether there is neither an event nor an answer.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.events.is_empty()
+        self.events.is_empty() && self.choices.is_empty()
     }
 
     /// Checks every event against its bounds and the cluster's shape.
     pub fn check(&self, shape: &Shape) -> Result<(), ScheduleError> {
+        let vms = shape.vms();
+        if let Some(choice) = self.choices.iter().find(|choice| choice.vm >= vms) {
+            return Err(ScheduleError::NoSuchChooser { vm: choice.vm, vms });
+        }
         self.events.iter().enumerate().try_for_each(|(index, event)| event.check(index, shape))
     }
 }
@@ -247,10 +310,13 @@ impl<'de> Deserialize<'de> for Schedule {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Document {
+            #[serde(default)]
+            choices: Vec<Choice>,
             events: Vec<FaultEvent>,
         }
-        let document = Document::deserialize(deserializer)?;
-        Self::new(document.events).map_err(serde::de::Error::custom)
+        let Document { choices, events } = Document::deserialize(deserializer)?;
+        let schedule = Self::new(events).and_then(|schedule| schedule.with_choices(choices));
+        schedule.map_err(serde::de::Error::custom)
     }
 }
 
@@ -309,6 +375,28 @@ mod tests {
         events.reverse();
         assert_eq!(Schedule::new(events).unwrap(), forward);
         assert!(forward.events().is_sorted());
+    }
+
+    #[test]
+    fn answers_to_choices_are_sorted_bounded_and_one_each() {
+        let choice = |vm, nth| Choice { vm, nth, value: 7 };
+        let with = |choices| Schedule::default().with_choices(choices);
+        let schedule = with(vec![choice(1, 0), choice(0, 9), choice(0, 2)]).unwrap();
+        assert_eq!(schedule.choices(), [choice(0, 2), choice(0, 9), choice(1, 0)]);
+        assert!(!schedule.is_empty() && schedule.check(&shape()).is_ok());
+        let json = serde_json::to_string(&schedule).unwrap();
+        assert!(json.contains(r#""choices":[{"vm":0,"nth":2,"value":"7"},"#), "{json}");
+        assert_eq!(serde_json::from_str::<Schedule>(&json).unwrap(), schedule);
+        assert_eq!(serde_json::to_string(&Schedule::default()).unwrap(), r#"{"events":[]}"#);
+        assert!(matches!(
+            with(vec![choice(0, 2), Choice { value: 8, ..choice(0, 2) }]),
+            Err(ScheduleError::ChoiceTwice { .. })
+        ));
+        assert!(matches!(with(vec![choice(0, 0); MAX_CHOICES + 1]), Err(ScheduleError::TooManyChoices { .. })));
+        assert!(matches!(
+            with(vec![choice(3, 0)]).unwrap().check(&shape()),
+            Err(ScheduleError::NoSuchChooser { vm: 3, .. })
+        ));
     }
 
     #[test]

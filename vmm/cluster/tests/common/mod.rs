@@ -2,6 +2,7 @@
 //! A VM without a CPU: a list of steps that run in guest time, over a real disk with a write cache.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use chaoscontrol_cluster::sim::{AgentAction, Clock, Digest, DiskCounts, DiskFaults, PowerCut, SentFrame, mac_of};
@@ -256,6 +257,8 @@ impl Node for Fake {
     fn reseed(&mut self, entropy: [u8; 32], generation: [u8; 16]) {
         (self.state.entropy, self.state.generation) = (entropy, generation);
     }
+
+    fn answer_choices(&mut self, _answers: BTreeMap<u64, u64>) {}
 
     fn take_frames(&mut self) -> Vec<SentFrame> {
         std::mem::take(&mut self.state.frames)

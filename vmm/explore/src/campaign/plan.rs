@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use chaoscontrol_artifact::U64;
 use chaoscontrol_artifact::schema::{CorpusEntry, LABELS_MAX, MOMENTS_MAX, Mode, Moment, Origin, PlannedBranch};
-use chaoscontrol_fault::{FaultEvent, Label, MAX_EVENTS, Mark, Schedule, Stream};
+use chaoscontrol_cluster::CHOICE;
+use chaoscontrol_fault::{FaultEvent, Label, MAX_CHOICES, MAX_EVENTS, Mark, Schedule, Stream};
 
 use super::Campaign;
 
@@ -14,7 +15,8 @@ const FRESH: u64 = 55;
 
 /// What guests do, by how much it says of what they are at; the share of all reactions that wait for one of the class.
 /// Agreements and events name what a protocol decides; a flush or a frame is what any guest does.
-const CLASSES: [(&str, u64); 9] = [
+const CLASSES: [(&str, u64); 10] = [
+    (CHOICE, 3),
     ("agree: ", 80),
     ("event: ", 80),
     ("fails: ", 6),
@@ -25,6 +27,14 @@ const CLASSES: [(&str, u64); 9] = [
     ("send", 8),
     ("flush", 12),
 ];
+
+/// Choices of a VM in a branch, before any was seen.
+const CHOICES_GUESSED: u64 = 16;
+
+/// A schedule of these faults.
+fn faults_of(events: Vec<FaultEvent>) -> Schedule {
+    Schedule::new(events).expect("no more events than fit")
+}
 
 impl Campaign {
     /// Plans branches until `window` of them wait.
@@ -42,13 +52,17 @@ impl Campaign {
         let mut events = self.base.events().to_vec();
         let room = MAX_EVENTS - events.len();
         events.extend(schedule.events().iter().take(room));
-        Schedule::new(events).expect("no more events than fit")
+        let mut choices = schedule.choices().to_vec();
+        choices.retain(|choice| !self.base.choices().iter().any(|b| (b.vm, b.nth) == (choice.vm, choice.nth)));
+        choices.truncate(MAX_CHOICES - self.base.choices().len());
+        choices.extend(self.base.choices());
+        faults_of(events).with_choices(choices).expect("one answer each, and no more than fit")
     }
 
     /// What a branch has beside those faults, which planning must not change.
     fn without_base(&self, schedule: &Schedule) -> Schedule {
         let own = |event: &&FaultEvent| !self.base.events().contains(event);
-        Schedule::new(schedule.events().iter().filter(own).copied().collect()).expect("no more events than before")
+        faults_of(schedule.events().iter().filter(own).copied().collect())
     }
 
     /// Plans one branch, but for the faults that every branch has, from what is merged.
@@ -66,10 +80,38 @@ impl Campaign {
         if self.settings.mode == Mode::Uniform {
             return PlannedBranch { schedule: self.planner.uniform(&mut stream), ..empty };
         }
-        match self.pick(&mut stream).filter(|_| stream.below(100) >= FRESH) {
-            Some(parent) => self.grown(parent, empty, &mut stream),
-            None => self.fresh(empty, &mut stream),
+        let parent = self.pick(&mut stream).filter(|_| stream.below(100) >= FRESH);
+        let answers = match self.settings.mode {
+            Mode::Inputs => true,
+            Mode::Hybrid => stream.below(2) == 0,
+            Mode::Faults | Mode::Uniform => false,
+        };
+        let mut planned = match (self.settings.mode, parent) {
+            // The parent's own timeline up to the first choice that is answered otherwise.
+            (Mode::Inputs, Some(parent)) => PlannedBranch {
+                origin: Origin::Mutation,
+                parent: Some(parent.branch),
+                seed: parent.seed,
+                schedule: self.without_base(&parent.schedule),
+                ..empty
+            },
+            (Mode::Inputs, None) => PlannedBranch { origin: Origin::Random, ..empty },
+            (_, Some(parent)) => self.grown(parent, empty, &mut stream),
+            (_, None) => self.fresh(empty, &mut stream),
+        };
+        let kept = parent.filter(|parent| planned.parent == Some(parent.branch));
+        let mut choices = kept.map_or(Vec::new(), |parent| parent.schedule.choices().to_vec());
+        if answers {
+            choices = self.planner.choices(&choices, self.choices_per_vm(), &mut stream);
         }
+        planned.schedule = planned.schedule.with_choices(choices).expect("one answer each, and no more than fit");
+        planned
+    }
+
+    /// How many choices a VM makes in a branch, at most as far as is known.
+    fn choices_per_vm(&self) -> u64 {
+        let vms = u64::from(self.settings.shape.vms().max(1));
+        self.labels.get(CHOICE).map_or(CHOICES_GUESSED, |counts| counts.most.0.div_ceil(vms))
     }
 
     /// A branch that grows from none.

@@ -8,6 +8,7 @@ use chaoscontrol_artifact::document::{decode, encode};
 use chaoscontrol_artifact::schema::{BugIdentity, Corpus, Mode, Origin};
 use chaoscontrol_artifact::{Digest, MediaType, ObjectRef, U64};
 use chaoscontrol_explore::campaign::{Campaign, Settings};
+use chaoscontrol_explore::minimize::minimize;
 use chaoscontrol_explore::pool::Pool;
 use chaoscontrol_explore::round::{self, Ended, Limits};
 use chaoscontrol_explore::{Coverage, Factory, Plan};
@@ -272,4 +273,49 @@ fn a_round_ends_when_coverage_stands_still() {
     assert_eq!(ended, Ended::Plateau);
     assert_eq!(total.branches.0 - total.novel.0, 25);
     assert_eq!(limits.reached(&campaign), Some(Ended::Plateau));
+}
+
+/// VM 1 is answered a 5 and VM 2 anything.
+fn answered(schedule: &Schedule) -> bool {
+    let has = |vm: u16, wanted: fn(u64) -> bool| schedule.choices().iter().any(|c| c.vm == vm && wanted(c.value));
+    has(1, |value| value % 8 == 5) && has(2, |_| true)
+}
+
+#[test]
+fn answers_to_choices_find_a_bug_without_faults_and_are_minimized() {
+    let mut found = 0;
+    for seed in 0..6 {
+        let fake = Fake::new(answered);
+        let mut campaign = Campaign::new(Settings { mode: Mode::Inputs, ..settings(&fake, seed) }, None);
+        let pool = Pool::new(&fake, 2);
+        let (_, bugs) = round::run(&mut campaign, &pool, branches(250), &mut |_| true).unwrap();
+        let corpus = corpus_of(&mut campaign);
+        assert!(corpus.planned.iter().all(|planned| planned.schedule.events().is_empty() && planned.tactic.is_none()));
+        let Some(bug) = bugs.first() else { continue };
+        found += 1;
+        let plan = Plan {
+            schedule: bug.ran.schedule.clone(),
+            tactic: None,
+            seed: bug.found.branch.seed.0,
+            horizon_ns: HORIZON_NS,
+            coverage: false,
+        };
+        let identity = &bug.found.violation.identity;
+        let minimal = minimize(&pool, &plan, identity, 400, &mut |_, _| ()).unwrap().unwrap();
+        let values: Vec<_> = minimal.schedule.choices().iter().map(|choice| (choice.vm, choice.value)).collect();
+        assert_eq!(values, [(1, 5), (2, 0)], "seed {seed}");
+    }
+    assert!(found >= 3, "{found} of 6 seeds");
+}
+
+#[test]
+fn hybrid_planning_has_faults_and_answers() {
+    let fake = Fake::new(|_| false);
+    let mut campaign = Campaign::new(Settings { mode: Mode::Hybrid, ..settings(&fake, 3) }, None);
+    round::run(&mut campaign, &Pool::new(&fake, 2), branches(60), &mut |_| true).unwrap();
+    let both = |planned: &&chaoscontrol_artifact::schema::PlannedBranch| {
+        !planned.schedule.choices().is_empty() && (planned.tactic.is_some() || !planned.schedule.events().is_empty())
+    };
+    assert!(campaign.planned().any(|planned| both(&planned)));
+    assert!(campaign.planned().any(|planned| planned.schedule.choices().is_empty()));
 }

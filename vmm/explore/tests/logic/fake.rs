@@ -118,7 +118,8 @@ fn followed(plan: &Plan) -> (Schedule, Vec<Mark>) {
         }
         all.extend(marks);
     }
-    (Schedule::new(events).unwrap(), all)
+    let schedule = Schedule::new(events).unwrap().with_choices(plan.schedule.choices().to_vec());
+    (schedule.unwrap(), all)
 }
 
 pub fn violation() -> Violation {
@@ -150,6 +151,9 @@ pub fn round(digest: Digest) -> TraceRound {
 fn coverage(schedule: &Schedule) -> Vec<u8> {
     let mut map = vec![0u8; 1024];
     map[0] = 1;
+    for choice in schedule.choices() {
+        map[600 + usize::from(choice.vm) * 8 + (choice.value % 8) as usize] = 1;
+    }
     let events = schedule.events();
     for (index, event) in events.iter().enumerate() {
         let kind = event.fault.kind() as usize;
