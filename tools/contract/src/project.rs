@@ -10,7 +10,7 @@ use std::path::Path;
 
 use chaoscontrol_artifact::contract::{self, wire::Item};
 use chaoscontrol_artifact::schema::{ProfileDocument, ProfileSource};
-use chaoscontrol_artifact::{Digest, document, escape};
+use chaoscontrol_artifact::{Digest, Document, document, escape};
 use chaoscontrol_cli::{Failure, FailureExt, Failures};
 use nickel_lang_core::cache::InputFormat;
 
@@ -86,7 +86,7 @@ impl Sources {
             .map_err(|error| Failure::input(format!("{}: its projection: {error}", self.shown)))?;
         let header = serde_json::json!({
             "schema": "chaoscontrol.profile",
-            "version": 1,
+            "version": ProfileDocument::VERSION,
             "source": self.source(&self.name),
             "imports": imports,
             "contracts": contract::set_digest(),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use chaoscontrol_fault::{FaultKind, Schedule, Tactic};
+use chaoscontrol_fault::{FaultKind, MAX_VMS, Schedule, Tactic};
 use serde::{Deserialize, Serialize};
 
 use super::{HORIZON_NS_MAX, ObjectRef, rule};
@@ -389,6 +389,11 @@ impl Document for Assertions {
         self.assertions.iter().try_for_each(|assertion| rule::one_of("assertions.kind", &assertion.kind, KINDS))?;
         if let Some(pair) = self.assertions.windows(2).find(|pair| pair[0].key() >= pair[1].key()) {
             return Err(format!("assertions: {:?} stands out of order or twice", pair[1].property));
+        }
+        for moment in
+            self.assertions.iter().flat_map(|assertion| [&assertion.first_pass, &assertion.first_failure]).flatten()
+        {
+            rule::within("assertions.vm", moment.vm, 0, MAX_VMS - 1)?;
         }
         match self.assertions.iter().find(|assertion| assertion.verdict != assertion.judged()) {
             Some(wrong) => {
