@@ -15,10 +15,10 @@ use serde_json::{Value as Json, json as value};
 use support::{checker, item, samples};
 
 /// Maps whose entries may come and go: their names are data.
-const OPEN_MAPS: &[&str] = &["parameters", "facts", "faults"];
+const OPEN_MAPS: &[&str] = &["parameters", "facts", "faults", "labels"];
 
 /// Fields that may be absent.
-const OPTIONAL: &[&str] = &[".claims", ".kvm", ".smp"];
+const OPTIONAL: &[&str] = &[".choices", ".claims", ".kvm", ".smp"];
 
 /// How a document was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
