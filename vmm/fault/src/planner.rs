@@ -192,7 +192,8 @@ impl Planner {
             }
         };
         let companion = FaultEvent { time_ns, fault };
-        companion.check(0, &self.shape).is_ok().then_some(companion)
+        let planned = self.kinds.iter().any(|spec| spec.kind == fault.kind());
+        (planned && companion.check(0, &self.shape).is_ok()).then_some(companion)
     }
 
     /// One new event of one of the kinds.
@@ -342,12 +343,17 @@ mod tests {
     fn faults_that_alone_would_meet_nothing_get_a_companion() {
         let mut stream = Stream::named(4, "plan", 0);
         for (name, companion) in [("disk_corruption", "vm_restart"), ("network_heal", "network_partition")] {
-            let only = Planner::with_kinds(planner().shape().clone(), |kind| kind.name() == name);
-            let beside = (0..50).filter(|_| {
-                let schedule = only.random(&mut stream);
-                schedule.events().iter().any(|event| event.fault.kind().name() == companion)
-            });
-            assert!(beside.count() > 40, "{name}");
+            let shape = planner().shape().clone();
+            let both = Planner::with_kinds(shape.clone(), |kind| kind.name() == name || kind.name() == companion);
+            let alone = Planner::with_kinds(shape, |kind| kind.name() == name);
+            for _ in 0..50 {
+                let has = |schedule: &Schedule, wanted: &str| {
+                    schedule.events().iter().any(|event| event.fault.kind().name() == wanted)
+                };
+                let schedule = both.random(&mut stream);
+                assert!(!has(&schedule, name) || has(&schedule, companion), "{name}: {schedule:?}");
+                assert!(!has(&alone.random(&mut stream), companion), "{companion} was not to be planned");
+            }
         }
     }
 

@@ -41,7 +41,8 @@ fn wanted(profile: &str, kind: FaultKind) -> bool {
     match profile {
         "smp" => kind == FaultKind::CpuSwitch,
         "cluster" => true,
-        "disk" => category == Category::Disk || kind == FaultKind::VmKill,
+        // A guest that restarts reads its disk again.
+        "disk" => category == Category::Disk || matches!(kind, FaultKind::VmKill | FaultKind::VmRestart),
         "net" => category == Category::Network,
         _ => false,
     }
