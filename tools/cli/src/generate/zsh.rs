@@ -20,7 +20,12 @@ pub(super) fn script(tool: &Tool) -> String {
         let _ = writeln!(out, "        {} \\", specification(flag));
     }
     if let Some(positional) = tool.positional {
-        let first = format!(":{}:{}", message(positional.name), action(positional.completes()));
+        let first = match positional.completes() {
+            // A message here would keep zsh from inserting the only flag that fits; an empty choice does not.
+            Completes::Nothing => "( )".to_owned(),
+            other => action(other),
+        };
+        let first = format!(":{}:{first}", message(positional.name));
         let _ = writeln!(out, "        {} \\", quoted(&first));
         if positional.max > 1 {
             let rest = if positional.choices.is_empty() { action(positional.completes()) } else { "_files".to_owned() };
