@@ -10,6 +10,7 @@
 //!
 //! `race_rounds=N` sets how many rounds there are (default 2,000).
 
+use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -48,7 +49,8 @@ struct Shared {
 impl Shared {
     fn add(&self) {
         if self.bug == Bug::DataRace {
-            let value = self.unlocked.load(Ordering::Relaxed);
+            // The compiler would make one instruction of the two, between whose halves no other CPU gets.
+            let value = black_box(self.unlocked.load(Ordering::Relaxed));
             self.unlocked.store(value + 1, Ordering::Relaxed);
         } else {
             *self.locked.lock().unwrap_or_else(PoisonError::into_inner) += 1;
