@@ -30,6 +30,8 @@ pub enum Narrowing {
     Instruction(Box<Found>),
     /// They were the same this time.
     Same,
+    /// They come apart somewhere else each time they run, so no stretch gets shorter.
+    Unsteady,
 }
 
 /// Narrows down where run 0 and run 1 of a VM come apart within a stretch of progress. `run` runs one of them with a log.
@@ -51,9 +53,14 @@ pub fn narrow<E>(
         if last {
             return Ok(Narrowing::Instruction(Box::new(Found { progress: before.max(from), difference })));
         }
-        // Runs that are apart already where the stretch begins are apart at its first mark.
+        let length = to.saturating_sub(from);
+        // Runs that are apart already where the stretch begins are apart at its first mark. A run that ends before its next mark
+        // comes apart before that.
         from = from.max(before);
-        to = after.unwrap_or(end).min(end).max(from + 1);
+        to = after.unwrap_or(from.saturating_add(interval)).min(end).max(from + 1);
+        if to - from >= length {
+            return Ok(Narrowing::Unsteady);
+        }
     }
 }
 

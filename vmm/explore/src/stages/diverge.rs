@@ -163,7 +163,7 @@ impl Begin {
             Ok::<_, ExploreError>(vms.swap_remove(usize::from(vm)))
         };
         match narrow(vm, from, to, run)? {
-            Narrowing::Same => Ok(None),
+            Narrowing::Same | Narrowing::Unsteady => Ok(None),
             Narrowing::Instruction(found) => instruction_of(&found).map(Some),
         }
     }
