@@ -59,9 +59,8 @@ fn canary_a_build_that_leaks_host_time_is_caught() {
     // Its own target directory, so that the leaking tools can never be taken for the real ones.
     let target = chaoscontrol_e2e::tools("release").parent().expect("target/release").join("canary");
     let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--locked", "--release", "-p", "chaoscontrol-machine", "-p", "chaos-boot"])
-        .args(["-p", "chaos-diverge"])
-        .args(["--features", "chaoscontrol-machine/canary", "--target-dir"])
+        .args(["build", "--quiet", "--locked", "--release", "-p", "chaos-boot", "-p", "chaos-diverge"])
+        .args(["--features", "chaos-boot/canary,chaos-diverge/canary", "--target-dir"])
         .arg(&target)
         .current_dir(root())
         .status()

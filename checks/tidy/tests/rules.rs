@@ -4,13 +4,14 @@
 use chaoscontrol_tidy::{Source, root, sources};
 
 /// Crates whose results a guest, a decision or an artifact can see.
-const DETERMINISTIC: [&str; 9] = [
+const DETERMINISTIC: [&str; 10] = [
     "vmm/cpu/",
     "vmm/machine/",
     "vmm/fault/",
     "vmm/sim/",
     "vmm/cluster/",
     "vmm/explore/",
+    "vmm/trace/",
     "vmm/artifact/",
     "vmm/evidence/",
     "guest/protocol/",
@@ -38,10 +39,6 @@ const BANNED: [(&str, &str); 12] = [
     ("env::var", "read the environment in tools only"),
 ];
 
-/// Exceptions: file, call, and why the call cannot reach a result.
-const ALLOWED: [(&str, &str, &str); 1] =
-    [("vmm/machine/src/canary.rs", "SystemTime", "the planted leak, behind a feature that only its check turns on")];
-
 fn code_lines(source: &Source) -> impl Iterator<Item = (usize, &str)> {
     // Tests inside a module may measure or shuffle as they like: it stands at the end of its file, and is left out.
     let end = source.text.find("#[cfg(test)]\nmod tests {").unwrap_or(source.text.len());
@@ -61,8 +58,7 @@ fn deterministic_crates_never_ask_the_host() {
         }
         for (number, line) in code_lines(&source) {
             for (call, instead) in BANNED {
-                let allowed = ALLOWED.iter().any(|(path, c, _)| *path == source.path && *c == call);
-                if line.contains(call) && !allowed {
+                if line.contains(call) {
                     problems.push(format!("{}:{}: `{call}`: {instead}", source.path, number + 1));
                 }
             }

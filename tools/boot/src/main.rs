@@ -72,6 +72,8 @@ static TOOL: Tool = Tool {
 };
 
 fn main() -> ProcessCode {
+    #[cfg(feature = "canary")]
+    chaoscontrol_machine::canary::leak(chaoscontrol_cli::canary::host_ns);
     stage_main(&TOOL, work)
 }
 

@@ -4,6 +4,8 @@
 //! Invariants: stdout is data and stderr is talk; a closed stdout is success; a tool holds no logic, it parses with its
 //! table, calls one library function and writes what that returns; nothing printed depends on the locale.
 
+#[cfg(feature = "canary")]
+pub mod canary;
 mod colour;
 mod failure;
 mod generate;

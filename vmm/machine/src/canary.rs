@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! A planted leak of host time, to prove that the checks of determinism can see one.
+//! A planted leak into the guest's TSC, to prove that the checks of determinism can see one. What leaks comes from outside.
 //!
-//! Built only with the feature `canary`, which no tool and no check but that one turns on.
+//! The feature `canary` alone makes a leak possible. No tool and no check but the one that proves it turns the feature on.
 
-/// Nanoseconds of host time that leak into the guest's TSC.
+#[cfg(feature = "canary")]
+static SOURCE: std::sync::OnceLock<fn() -> u64> = std::sync::OnceLock::new();
+
+/// Lets what `source` gives, in ns, into the TSC of every machine from now on.
+#[cfg(feature = "canary")]
+pub fn leak(source: fn() -> u64) {
+    SOURCE.get_or_init(|| source);
+}
+
+/// Nanoseconds that leak into the guest's TSC now.
 #[cfg(feature = "canary")]
 pub(crate) fn leaked_ns() -> u64 {
-    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since_epoch.map_or(0, |time| u64::from(time.subsec_nanos()) & 0xfff)
+    SOURCE.get().map_or(0, |source| source())
 }
 
 /// Nothing leaks.

@@ -4,7 +4,7 @@
 pub mod board;
 pub mod boot;
 mod byte_string;
-mod canary;
+pub mod canary;
 pub mod capacity;
 pub mod chips;
 pub mod config;
