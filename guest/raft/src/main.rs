@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `chaos.vm=I` `chaos.vms=N` | this node and how many there are |
 //! | `raft_bug=NAME` | plants a bug: see [`bugs::Bug`] |
-//! | `raft_disk=PATH` | the disk (default /dev/vda); `none` forgets everything at a restart |
+//! | `raft_disk=PATH` | the disk (default /dev/vda, outside a VM `none`); `none` forgets everything at a restart |
 //! | `raft_loopback=PORT` | the nodes are processes of one machine, at 127.0.0.1:PORT+I |
 //! | `raft_local=N` | N nodes as threads of this process, over loopback, without disks: for benchmarks |
 //! | `raft_entries=N` | with `raft_local`: ends after so many committed entries (default 2000) |

@@ -27,20 +27,21 @@ impl Parameters {
     /// From both sources.
     pub fn read() -> Result<Self, String> {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
-        Self::from(&|name| {
+        Self::from(chaoscontrol_sdk::guest::vm().is_some(), &|name| {
             let of_arguments = arguments.iter().rev().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
             of_arguments.map(str::to_owned).or_else(|| chaoscontrol_sdk::guest::parameter(name))
         })
     }
 
-    fn from(value: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
+    /// What is called `/dev/vda` outside a VM is somebody's own, so a disk is opened there only if it is named.
+    fn from(in_vm: bool, value: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
         let bug = value("raft_bug").unwrap_or_else(|| "none".to_owned());
         let known = || Bug::ALL.map(|(name, _)| name).join(", ");
         let parameters = Self {
             vm: number(value, "chaos.vm", 0)?,
             vms: number(value, "chaos.vms", 1)?,
             bug: Bug::named(&bug).ok_or_else(|| format!("raft_bug={bug} is unknown; there are {}", known()))?,
-            disk: value("raft_disk").unwrap_or_else(|| "/dev/vda".to_owned()),
+            disk: value("raft_disk").unwrap_or_else(|| if in_vm { "/dev/vda" } else { "none" }.to_owned()),
             loopback: optional(value, "raft_loopback")?,
             local: optional(value, "raft_local")?,
             entries: number(value, "raft_entries", ENTRIES_DEFAULT)?,
@@ -83,7 +84,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<Parameters, String> {
         let find = |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-        Parameters::from(&|name| find(name).map(str::to_owned))
+        Parameters::from(true, &|name| find(name).map(str::to_owned))
     }
 
     #[test]
@@ -91,6 +92,13 @@ mod tests {
         let parameters = parse("").unwrap();
         assert_eq!((parameters.bug, parameters.vm, parameters.vms), (Bug::None, 0, 1));
         assert_eq!(parameters.disk, "/dev/vda");
+    }
+
+    #[test]
+    fn outside_a_vm_no_disk_is_opened_unless_it_is_named() {
+        assert_eq!(Parameters::from(false, &|_| None).unwrap().disk, "none");
+        let named = |name: &str| (name == "raft_disk").then(|| "disk.img".to_owned());
+        assert_eq!(Parameters::from(false, &named).unwrap().disk, "disk.img");
     }
 
     #[test]
