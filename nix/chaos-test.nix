@@ -136,8 +136,12 @@ let
       help = "delay of every link, at least 50us";
     };
     jitter = duration 0 60000000000 // {
-      default = "0ns";
-      help = "largest random delay on top";
+      default = null;
+      help = "largest random delay on top; what chaos-boot does unless it is given";
+    };
+    lossPpm = check.number 0 500000 // {
+      default = null;
+      help = "chance of every frame to get lost, in a million; what chaos-boot does unless it is given";
     };
     nsPerInstruction = check.number 1 1000 // {
       default = 10;
@@ -373,7 +377,8 @@ let
             (unlessIn args.profile "cpus" (flag "cpus" args.cpus))
             (unlessIn args.profile "memoryMib" (flag "memory-mib" args.memoryMib))
             (unlessIn args.profile "latency" (flag "latency-ns" (nanoseconds args.latency)))
-            (unlessIn args.profile "jitter" (flag "jitter-ns" (nanoseconds args.jitter)))
+            (lib.optional (args.jitter != null) (flag "jitter-ns" (nanoseconds args.jitter)))
+            (lib.optional (args.lossPpm != null) (flag "loss-ppm" args.lossPpm))
             (unlessIn args.profile "nsPerInstruction" (flag "ns-per-instruction" args.nsPerInstruction))
             (unlessIn args.profile "setupLimit" (flag "setup-limit-ns" (nanoseconds args.setupLimit)))
           ]
