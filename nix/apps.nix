@@ -12,12 +12,66 @@ let
     type = "app";
     program = "${package}/bin/${name}";
   };
-  exploreRaft = pkgs.writeShellApplication {
+  # A campaign as one command: `usage` for --help, `defaults` as assignments, what each of `options` sets from its value ($2), and
+  # the arguments of the `boot`. Options that all have are here.
+  campaign =
+    {
+      name,
+      usage,
+      defaults,
+      options,
+      boot,
+    }:
+    let
+      all = options // {
+        output = "output=$2";
+        bug = "bug=$2";
+        vms = "vms=$2";
+        seed = "seed=$2";
+        branches = "branches=$2";
+        jobs = ''jobs=(--jobs "$2")'';
+      };
+      names = map (option: "--${option}") (lib.attrNames all);
+    in
+    pkgs.writeShellApplication {
+      inherit name;
+      runtimeInputs = [ packages.packages.chaos-tools ];
+      text = ''
+        usage() {
+          cat <<'TEXT'
+        ${usage}TEXT
+        }
+        output=${name} jobs=() ${defaults}
+        while [ $# -gt 0 ]; do
+          case $1 in
+            --help | -h) usage; exit 0 ;;
+            ${lib.concatStringsSep " | " names})
+              [ $# -ge 2 ] || { echo "${name}: $1 needs a value" >&2; exit 2; }
+              case $1 in
+                ${lib.concatStringsSep "\n        " (lib.mapAttrsToList (option: set: "--${option}) ${set} ;;") all)}
+              esac
+              shift ;;
+            *) usage >&2; echo "${name}: unknown argument: $1" >&2; exit 2 ;;
+          esac
+          shift
+        done
+        mkdir -p "$output"
+        cd "$output"
+        export CHAOS_STORE=$PWD/store
+        chaos-boot --kernel ${kernel.packages.net-vmlinux}/vmlinux --vms "$vms" --seed "$seed" ${boot} | tee boot.json \
+          | chaos-explore-round --branches "$branches" --stop-after-bugs 1 "''${jobs[@]}" | tee round.json \
+          | chaos-minimize "''${jobs[@]}" | tee minimal.json \
+          | chaos-reproduce | tee reproduced.json | chaos-verdict | tee verdict.json | chaos-receipt >receipt.json
+        chaos-report --in receipt.json >report.html
+        chaos-show minimal.json
+        chaos-show verdict.json
+        echo "report:  $PWD/report.html"
+        echo "receipt: $PWD/receipt.json"
+      '';
+    };
+  exploreRaft = campaign {
     name = "explore-raft";
-    runtimeInputs = [ packages.packages.chaos-tools ];
-    text = ''
-      usage() {
-        cat <<'TEXT'
+    usage = ''
       usage: explore-raft [options]
 
       Boots three nodes of a Raft with a planted bug, explores schedules of faults until the bug shows, shrinks the schedule to the
@@ -33,42 +87,10 @@ let
         --jobs N              branches at a time (default: the number of cores)
 
       exit codes: those of the stage that failed; 0 also when a bug is found
-      TEXT
-      }
-      output=explore-raft bug=double_vote cmdline="" vms=3 seed=42 branches=64 jobs=()
-      while [ $# -gt 0 ]; do
-        case $1 in
-          --help | -h) usage; exit 0 ;;
-          --output | --bug | --extra-cmdline | --vms | --seed | --branches | --jobs)
-            [ $# -ge 2 ] || { echo "explore-raft: $1 needs a value" >&2; exit 2; }
-            case $1 in
-              --output) output=$2 ;;
-              --bug) bug=$2 ;;
-              --extra-cmdline) cmdline=$2 ;;
-              --vms) vms=$2 ;;
-              --seed) seed=$2 ;;
-              --branches) branches=$2 ;;
-              --jobs) jobs=(--jobs "$2") ;;
-            esac
-            shift ;;
-          *) usage >&2; echo "explore-raft: unknown argument: $1" >&2; exit 2 ;;
-        esac
-        shift
-      done
-      mkdir -p "$output"
-      cd "$output"
-      export CHAOS_STORE=$PWD/store
-      chaos-boot --kernel ${kernel.packages.net-vmlinux}/vmlinux --initrd ${packages.initrds.initrd-raft} --vms "$vms" --disk-mib 16 \
-          --seed "$seed" --append "''${cmdline:-raft_bug=$bug}" | tee boot.json \
-        | chaos-explore-round --branches "$branches" --stop-after-bugs 1 "''${jobs[@]}" | tee round.json \
-        | chaos-minimize "''${jobs[@]}" | tee minimal.json \
-        | chaos-reproduce | tee reproduced.json | chaos-verdict | tee verdict.json | chaos-receipt >receipt.json
-      chaos-report --in receipt.json >report.html
-      chaos-show minimal.json
-      chaos-show verdict.json
-      echo "report:  $PWD/report.html"
-      echo "receipt: $PWD/receipt.json"
     '';
+    defaults = ''bug=double_vote cmdline="" vms=3 seed=42 branches=64'';
+    options.extra-cmdline = "cmdline=$2";
+    boot = ''--initrd ${packages.initrds.initrd-raft} --disk-mib 16 --append "''${cmdline:-raft_bug=$bug}"'';
   };
   # The dry run of the first workload: what it registers, and what is seen of it without faults.
   localReport = pkgs.writeShellApplication {
@@ -77,12 +99,9 @@ let
       exec ${packages.guests.guest-rust-workload}/bin/chaos-rust-workload "$@"
     '';
   };
-  exploreRustWorkload = pkgs.writeShellApplication {
+  exploreRustWorkload = campaign {
     name = "explore-rust-workload";
-    runtimeInputs = [ packages.packages.chaos-tools ];
-    text = ''
-      usage() {
-        cat <<'TEXT'
+    usage = ''
       usage: explore-rust-workload [options]
 
       Boots three nodes of the first workload, which chaos-scaffold makes a project of, with its planted bug, explores schedules of faults
@@ -97,40 +116,10 @@ let
         --jobs N        branches at a time (default: the number of cores)
 
       exit codes: those of the stage that failed; 0 also when a bug is found
-      TEXT
-      }
-      output=explore-rust-workload initrd=${packages.initrds.initrd-rust-workload} bug=no_memory vms=3 seed=1 branches=128 jobs=()
-      while [ $# -gt 0 ]; do
-        case $1 in
-          --help | -h) usage; exit 0 ;;
-          --output | --initrd | --bug | --vms | --seed | --branches | --jobs)
-            [ $# -ge 2 ] || { echo "explore-rust-workload: $1 needs a value" >&2; exit 2; }
-            case $1 in
-              --output) output=$2 ;;
-              --initrd) initrd=$(realpath "$2") ;;
-              --bug) bug=$2 ;;
-              --vms) vms=$2 ;;
-              --seed) seed=$2 ;;
-              --branches) branches=$2 ;;
-              --jobs) jobs=(--jobs "$2") ;;
-            esac
-            shift ;;
-          *) usage >&2; echo "explore-rust-workload: unknown argument: $1" >&2; exit 2 ;;
-        esac
-        shift
-      done
-      mkdir -p "$output"
-      cd "$output"
-      export CHAOS_STORE=$PWD/store
-      chaos-boot --kernel ${kernel.packages.net-vmlinux}/vmlinux --initrd "$initrd" --vms "$vms" --disk-mib 0 --seed "$seed" \
-          --append "bug=$bug" | tee boot.json \
-        | chaos-explore-round --branches "$branches" --stop-after-bugs 1 "''${jobs[@]}" | tee round.json \
-        | chaos-minimize "''${jobs[@]}" | tee minimal.json \
-        | chaos-reproduce | tee reproduced.json | chaos-verdict | tee verdict.json | chaos-receipt >receipt.json
-      chaos-show minimal.json
-      chaos-show verdict.json
-      echo "receipt: $PWD/receipt.json"
     '';
+    defaults = "initrd=${packages.initrds.initrd-rust-workload} bug=no_memory vms=3 seed=1 branches=128";
+    options.initrd = ''initrd=$(realpath "$2")'';
+    boot = ''--initrd "$initrd" --disk-mib 0 --append "bug=$bug"'';
   };
 in
 lib.mapAttrs program (lib.filterAttrs (name: _: name == "chaos-contract" || packages.tools ? ${name}) packages.packages)
