@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use chaoscontrol_artifact::schema::AssertionSummary;
+use chaoscontrol_artifact::schema::{AssertionMoment, AssertionSummary};
 
 use super::bug_html::bug;
 use super::chart::coverage;
@@ -230,17 +230,21 @@ fn assertions(out: &mut String, report: &Report) {
     for (standing, assertion) in sorted {
         let (class, pill) = match standing {
             Standing::Violated => ("bad", "is-bad"),
-            Standing::NeverReached => ("warn", "is-warn"),
+            Standing::NeverPassed | Standing::NeverReached => ("warn", "is-warn"),
             Standing::NotReached => ("", "is-plain"),
             Standing::Held => ("", "is-good"),
         };
         let _ = write!(
             out,
             "<tr class=\"{class}\"><td><span class=\"pill {pill}\">{}</span></td><td class=\"w\">{}<br>\
-             <span class=\"mono soft\">{}</span></td><td>{}</td>{}{}{}</tr>",
+             <span class=\"mono soft\">{}</span>{}</td><td>{}</td>{}{}{}</tr>",
             standing.name(),
             esc(&assertion.property),
             esc(&assertion.site),
+            firsts(assertion)
+                .iter()
+                .map(|first| format!("<br><span class=\"soft\">{first}</span>"))
+                .collect::<String>(),
             esc(&assertion.kind.replace('_', " ")),
             cell(assertion.passes.0),
             cell(assertion.failures.0),
@@ -250,10 +254,23 @@ fn assertions(out: &mut String, report: &Report) {
     out.push_str("</tbody></table></div></section>\n");
 }
 
+/// When it passed and failed for the first time, where it did.
+pub(super) fn firsts(assertion: &AssertionSummary) -> Vec<String> {
+    let moments = [("passed", assertion.first_pass), ("failed", assertion.first_failure)];
+    let known = moments.into_iter().filter_map(|(what, first)| Some((what, first?)));
+    known
+        .map(|(what, AssertionMoment { branch, vm, cluster_ns })| {
+            let place = branch.map_or_else(|| "before the snapshot".to_owned(), |branch| format!("in branch {branch}"));
+            format!("first {what} {place} on vm {vm} at {} of cluster time", span(cluster_ns.0))
+        })
+        .collect()
+}
+
 /// How an assertion stands after the campaign, what needs a look first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Standing {
     Violated,
+    NeverPassed,
     NeverReached,
     NotReached,
     Held,
@@ -263,6 +280,7 @@ impl Standing {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Violated => "violated",
+            Self::NeverPassed => "never passed",
             Self::NeverReached => "never reached",
             Self::NotReached => "not reached",
             Self::Held => "held",
@@ -285,6 +303,7 @@ pub(super) fn standing(report: &Report, assertion: &AssertionSummary) -> Standin
     });
     match () {
         () if is_bug || may_not_fail && assertion.failures.0 > 0 => Standing::Violated,
+        () if assertion.judged() == "never_passed" => Standing::NeverPassed,
         () if assertion.is_gap() => Standing::NeverReached,
         () if assertion.passes.0 == 0 && kind != "unreachable" => Standing::NotReached,
         () => Standing::Held,

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use chaoscontrol_artifact::escape::terminal;
 
-use super::html::{Standing, headline, standing};
+use super::html::{Standing, firsts, headline, standing};
 use super::markup::{counted, distance, span, written};
 use super::model::{BugPart, FaultPart, Moments, Report};
 use super::sequence::sentence;
@@ -144,5 +144,8 @@ fn assertions(out: &mut String, report: &Report) {
             terminal(&assertion.property),
             terminal(&assertion.site)
         );
+        for first in firsts(assertion) {
+            let _ = writeln!(out, "{:32}{first}", "");
+        }
     }
 }

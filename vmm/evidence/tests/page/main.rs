@@ -170,3 +170,19 @@ fn every_sample_says_its_verdict_first() {
         assert!(page.contains("default-src &#39;none&#39;") || page.contains("default-src 'none'"), "{name}: a policy");
     }
 }
+
+#[test]
+fn assertions_say_how_they_stand_and_when_they_passed_and_failed_first() {
+    let report = hostile("mild");
+    for (form, written) in [("html", html(&report)), ("text", text(&report))] {
+        for said in [
+            "first passed before the snapshot on vm 0 at 1.000 s of cluster time",
+            "first failed in branch 7 on vm 1 at 4.000 s of cluster time",
+        ] {
+            assert!(written.contains(said), "{form}: {said}");
+        }
+        let lower = written.to_lowercase();
+        assert!(lower.contains("never passed"), "{form}: evaluated, and never true");
+        assert!(!lower.contains("never reached"), "{form}: each that had to be reached was");
+    }
+}

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use chaoscontrol_artifact::journal::{Message, MessageFate, NetworkTotals, Said, SaidKind};
-use chaoscontrol_artifact::schema::{AssertionSummary, BugIdentity, FaultCounts, LabelCounts, ToolIdentity, Violation};
+use chaoscontrol_artifact::schema::{
+    AssertionMoment, AssertionSummary, BugIdentity, FaultCounts, LabelCounts, ToolIdentity, Violation,
+};
 use chaoscontrol_artifact::{Digest, U64};
 use chaoscontrol_evidence::page::model::{
     BINS, BugPart, CampaignPart, FaultPart, Guests, Lane, LinkPart, MessagePart, Moments, Report, StagePart, Stretch,
@@ -114,8 +116,16 @@ fn report(text: &str, vms: u16, bugs: u64) -> Report {
                     passes: U64(passes),
                     failures: U64(failures),
                     branches: U64(passes.min(3)),
-                    first_pass: None,
-                    first_failure: None,
+                    first_pass: (passes > 0).then_some(AssertionMoment {
+                        branch: None,
+                        vm: 0,
+                        cluster_ns: U64(SECOND),
+                    }),
+                    first_failure: (failures > 0).then_some(AssertionMoment {
+                        branch: Some(U64(7)),
+                        vm: 1,
+                        cluster_ns: U64(4 * SECOND),
+                    }),
                     verdict: String::new(),
                 };
                 summary.verdict = summary.judged().to_owned();
