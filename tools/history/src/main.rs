@@ -67,7 +67,11 @@ fn run(context: &Context) -> Failures<Output> {
     let text = std::str::from_utf8(&bytes).map_err(|error| input(&error))?;
     let parsed = lines::parse(text).map_err(|error| input(&error))?;
     if parsed.history.is_empty() {
-        let what = format!("there is no event {} in {} others: nothing was checked", lines::EVENT, parsed.others);
+        let what = format!(
+            "none of {} events is {}, so nothing was checked; the workload reports them (docs/histories.md)",
+            parsed.others,
+            lines::EVENT
+        );
         return Err(input(&what));
     }
     let report = check(&parsed.history, &properties, budget).map_err(|error| input(&error))?;

@@ -47,7 +47,12 @@ fn run(context: &Context) -> Failures<Output> {
     let checkout = std::fs::canonicalize(&checkout)
         .ok()
         .filter(|folder| folder.join("guest/sdk/Cargo.toml").exists())
-        .ok_or_else(|| Failure::input(format!("--chaoscontrol {}: there is no guest/sdk in it", checkout.display())))?;
+        .ok_or_else(|| {
+            Failure::input(format!(
+                "--chaoscontrol {}: there is no guest/sdk in it; name a checkout of ChaosControl",
+                checkout.display()
+            ))
+        })?;
     let checkout = checkout.to_str().filter(|path| !path.contains(['"', '\\', '$', '`', '\n']));
     let checkout =
         checkout.ok_or_else(|| Failure::input("--chaoscontrol: the path has characters that scripts cannot hold"))?;
