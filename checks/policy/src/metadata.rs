@@ -35,13 +35,13 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Asks cargo, without a network.
+    /// Asks cargo, which fetches the manifests of crates for other platforms where it does not have them.
     ///
     /// # Errors
     /// With what cargo said.
     pub fn read(root: &Path) -> Result<Self, String> {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.args(["metadata", "--format-version", "1", "--offline", "--locked"]).current_dir(root);
+        command.args(["metadata", "--format-version", "1", "--locked"]).current_dir(root);
         let output = command.output().map_err(|error| format!("starting cargo: {error}"))?;
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());

@@ -25,6 +25,17 @@ pub fn singles_close(a: u128, b: u128, power: i32) -> bool {
     })
 }
 
+/// Whether each element of so many bytes, 4 or 8, is equal, or a NaN in both.
+pub fn same_but_nans(a: u128, b: u128, bytes: u32) -> bool {
+    let (bits, infinity) = if bytes == 4 { (32, 0x7f80_0000) } else { (64, 0x7ff0_0000_0000_0000) };
+    let element = |value: u128, index: u32| (value >> (bits * index)) & (u128::MAX >> (128 - bits));
+    let nan = |element: u128| element & (u128::MAX >> (129 - bits)) > infinity;
+    (0..128 / bits).all(|index| {
+        let (x, y) = (element(a, index), element(b, index));
+        x == y || nan(x) && nan(y)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,5 +49,14 @@ mod tests {
         assert!(singles_close(lane(1.0), lane(1.0003), -11));
         assert!(!singles_close(lane(1.0), lane(1.0006), -11));
         assert!(!singles_close(lane(f32::INFINITY), lane(f32::MAX), -11));
+    }
+
+    #[test]
+    fn nans_are_alike_and_nothing_else_is() {
+        let nans = (0x7ff8_0000_0000_0000 << 64, 0xfff0_0000_0000_0001 << 64);
+        assert!(same_but_nans(nans.0, nans.1, 8));
+        assert!(!same_but_nans(nans.0, 0x7ff0_0000_0000_0000 << 64, 8), "an infinity is none");
+        assert!(!same_but_nans(nans.0, nans.1 | 1, 8));
+        assert!(same_but_nans(0x7f80_0001, 0xffc0_0000, 4));
     }
 }

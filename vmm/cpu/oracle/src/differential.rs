@@ -11,6 +11,7 @@ use crate::minimize::minimize;
 use crate::native::{BATCH, Native, NativeError, NativeRunner};
 use crate::random::{below, pick, stream};
 use crate::report;
+use crate::vendors;
 use chaoscontrol_cpu::table::{Status, status};
 use iced_x86::{Code, InstructionInfoFactory};
 use std::collections::{BTreeMap, BTreeSet};
@@ -157,7 +158,7 @@ impl<'a> Campaign<'a> {
         if self.options.kind == Kind::Noise {
             let bits = pick(&mut rng, &[64, 64, 32]);
             let case = generate::safe_noise(&mut rng, bits, |code| host::runs_like_ours(code, bits))?;
-            if host::splits_lock(&case) {
+            if host::splits_lock(&case) || self.options.host && vendors::differ(&case) {
                 return None;
             }
             return Some((generate::encode::decode(bits, case.code(), case.rip).code(), case));
@@ -183,7 +184,8 @@ impl<'a> Campaign<'a> {
             self.summary.not_encoded.insert((code, bits));
         }
         // Sequences lock nothing at all: their later addresses are not known.
-        made.filter(|case| !host::splits_lock(case)).map(|case| (code, case))
+        let unfit = |case: &Case| host::splits_lock(case) || self.options.host && vendors::differ(case);
+        made.filter(|case| !unfit(case)).map(|case| (code, case))
     }
 
     /// Compares the tiers with each other alone.

@@ -53,7 +53,7 @@ pub fn available() -> Result<(), &'static str> {
 /// instruction pointer to 16 bits, Intel's ignore the prefix (SDM 2, JMP; APM 3, JMP near).
 pub fn agrees_on_encoding(code: Code, bits: u32) -> bool {
     let info = code.op_code();
-    bits != 64 || is_amd() || (info.intel_decoder64() && info.amd_decoder64())
+    bits != 64 || info.amd_decoder64() && (is_amd() || info.intel_decoder64())
 }
 
 /// How iced decodes as the host does.
@@ -61,7 +61,8 @@ pub fn decoder_options() -> u32 {
     if is_amd() { DecoderOptions::AMD } else { DecoderOptions::NONE }
 }
 
-fn is_amd() -> bool {
+/// Whether the host's CPU is of the vendor of our model.
+pub fn is_amd() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         let leaf = core::arch::x86_64::__cpuid(0);

@@ -5,6 +5,7 @@
 //!   masks of [`masks`], [`generate`] makes cases and [`minimize`] makes a failing one small; [`differential`] is the loop.
 //! - [`qemu`] steps both through ring-0 programs.
 //! - [`stops`] runs programs, those of [`selfedit`] among them, with stops, restores and other cache sizes.
+//! - [`vendors`] says what a host of another vendor than the model's, or of the same, does in its own way.
 //! - [`fuzz`] runs arbitrary bytes as a guest; [`walk`] says which oracle judges which instruction.
 
 pub mod approx;
@@ -26,4 +27,5 @@ pub mod report;
 pub mod selfedit;
 pub mod stops;
 pub mod values;
+pub mod vendors;
 pub mod walk;

@@ -5,7 +5,7 @@
 //! Programmer's Manual volume 3 (24594), "SDM 2" Intel's Software Developer's Manual volume 2; both name the instruction's
 //! own page unless a section is given. What our CPU does in each case is fixed all the same and covered by its own tests.
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 const CF: u64 = 1;
 const PF: u64 = 1 << 2;
@@ -41,6 +41,10 @@ pub enum Open {
     /// Upper halves of the count and index registers of a repeated string instruction with 32-bit addresses in 64-bit code
     /// that makes no iteration: its count is zero, or the first one faults.
     NoIteration,
+    /// Of several NaNs, which one is the result.
+    WhichNan,
+    /// In which order an instruction checks what it was given, and so with which error code it ends.
+    CheckOrder,
     /// In which order an instruction accesses its several operands, and so which one's fault comes first and what was
     /// written before it.
     AccessOrder,
@@ -119,6 +123,16 @@ pub const ROWS: &[Row] = {
             "as above",
         ),
         row(
+            &[Dpps, Dppd],
+            Open::WhichNan,
+            "SDM 2, DPPS: the order of the additions is not said, and with it which of several NaNs is passed on",
+        ),
+        row(
+            &[Iret, Iretd, Iretq],
+            Open::CheckOrder,
+            "APM 3 and SDM 2, IRET: whether RIP or the stack's selector is checked first; AMD's check RIP",
+        ),
+        row(
             &[Maskmovq, Maskmovdqu],
             Open::AccessOrder,
             "SDM 2, MASKMOVDQU: with a zero mask faults are implementation specific",
@@ -194,6 +208,8 @@ fn flags_of(open: Open, rcx: u64, instruction: &Instruction) -> u64 {
         | Open::Selector
         | Open::RepeatedFlags
         | Open::NoIteration
+        | Open::WhichNan
+        | Open::CheckOrder
         | Open::AccessOrder => 0,
     }
 }
@@ -205,6 +221,8 @@ fn flags_of(open: Open, rcx: u64, instruction: &Instruction) -> u64 {
 /// - With alignment checking on, the order of #AC and the other faults of one access is not defined; FXSAVE and FXRSTOR say
 ///   so themselves (SDM 2, FXSAVE: "#AC or #GP").
 /// - Several accesses of one instruction, of which each may fault differently, have no order ([`Open::AccessOrder`]).
+/// - An operand relative to FS or GS whose offset is not canonical while its linear address, in the upper half, is: Intel's CPUs look
+///   at the latter (SDM 1, 3.3.7.1), AMD's were seen to raise #GP for the former.
 /// - A 16-byte operand that is neither aligned nor canonical raises #GP for the first; for the second it would be #SS in the
 ///   stack segment, and which one comes first is not said.
 pub fn fault_class_open(bits: u32, rflags: u64, instruction: &Instruction, vectors: [u32; 2], cr2: [u64; 2]) -> bool {
@@ -219,7 +237,11 @@ pub fn fault_class_open(bits: u32, rflags: u64, instruction: &Instruction, vecto
     let zero_mask = matches!(instruction.mnemonic(), Mnemonic::Maskmovq | Mnemonic::Maskmovdqu);
     // SDM 2, BOUND: whether both bounds are read before the first is compared is not said.
     let bound = instruction.mnemonic() == Mnemonic::Bound && vectors.contains(&5);
+    let based = matches!(instruction.memory_segment(), Register::FS | Register::GS)
+        && vectors.iter().all(|vector| matches!(vector, 13 | 14))
+        && vectors.into_iter().zip(cr2).any(|(vector, cr2)| vector == PAGE_FAULT && cr2 >> 63 == 1);
     bound
+        || based
         || accesses && (across || unaligned || sixteen || is_open(Open::AccessOrder))
         || is_open(Open::Selector)
         || zero_mask
@@ -241,8 +263,7 @@ pub fn transcendental_ulps(instruction: &Instruction, argument: (u64, u16), resu
             // Near a pole the tangent's error grows with its square.
             let near_pole = exponent(argument) + exponent(result) + 1;
             let grows = if instruction.mnemonic() == Mnemonic::Fptan { spread.max(near_pole) } else { spread };
-            let grows = grows.clamp(0, 63);
-            Some(ULPS + (1 << grows) / 2)
+            (grows < 62).then(|| ULPS + (1 << grows.max(0)) / 2)
         }
         _ => Some(ULPS),
     }

@@ -396,6 +396,9 @@ fn special(code: Code) -> Option<Kind> {
         Code::Cdq => Kind::SignDx { size: 4 },
         Code::Cqo => Kind::SignDx { size: 8 },
         Code::Pause | Code::Mfence | Code::Lfence | Code::Sfence => Kind::Nop,
+        Code::Reservednop_rm16_r16_0F0D | Code::Reservednop_rm32_r32_0F0D | Code::Reservednop_rm64_r64_0F0D => {
+            return None;
+        }
         _ => match code.mnemonic() {
             Mnemonic::Nop | Mnemonic::Reservednop | Mnemonic::Endbr64 | Mnemonic::Endbr32 => Kind::Nop,
             Mnemonic::Prefetchnta | Mnemonic::Prefetcht0 | Mnemonic::Prefetcht1 | Mnemonic::Prefetcht2 => Kind::Nop,

@@ -31,6 +31,10 @@ pub(crate) fn lookup(code: Code) -> Option<Entry> {
         Code::Clflush_m8 => clflush,
         // Hints of extensions that are not offered lie in the space that older CPUs execute as NOP.
         Code::Cldemote_m8 | Code::Prefetchit0_m8 | Code::Prefetchit1_m8 | Code::Rdsspd_r32 | Code::Rdsspq_r64 => nop,
+        // APM 3, PREFETCH and PREFETCHW: the operand is memory. Intel's processors execute the register forms as NOP.
+        Code::Reservednop_rm16_r16_0F0D | Code::Reservednop_rm32_r32_0F0D | Code::Reservednop_rm64_r64_0F0D => {
+            return Some(Entry::Ud("a prefetch of a register"));
+        }
         Code::Pause | Code::Mfence | Code::Lfence | Code::Sfence => nop,
         _ => match code.mnemonic() {
             Mnemonic::Nop | Mnemonic::Reservednop | Mnemonic::Endbr32 | Mnemonic::Endbr64 => nop,

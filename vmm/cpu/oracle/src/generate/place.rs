@@ -46,7 +46,7 @@ pub fn place(
 ) {
     let bits = case.bits;
     let ip = case.rip + placed.at as u64;
-    let mut decoder = Decoder::with_ip(bits, &case.code[placed.at..], ip, DecoderOptions::NONE);
+    let mut decoder = Decoder::with_ip(bits, &case.code[placed.at..], ip, DecoderOptions::AMD);
     let instruction = decoder.decode();
     let offsets = decoder.get_constant_offsets(&instruction);
     immediates(rng, case, placed.at, &instruction, &offsets);

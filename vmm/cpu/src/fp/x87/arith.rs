@@ -148,7 +148,8 @@ pub fn scale(a: F80, b: F80, control: Control) -> Outcome {
         (Value::Zero(_) | Value::Infinity(_), _) => Outcome::exact(a).with(denormal),
         (_, Value::Infinity(false)) => Outcome::exact(F80::infinity(negative)).with(denormal),
         (_, Value::Infinity(true)) => Outcome::exact(F80::zero(negative)).with(denormal),
-        (_, Value::Zero(_)) => Outcome::exact(a.canonical()).with(denormal),
+        // A subnormal one is still tiny, which an unmasked underflow reports: AMD's processors do, Intel's do not.
+        (Value::Finite(x), Value::Zero(_)) => F80::round(x, control.full_precision()).with(denormal),
         (Value::Finite(x), Value::Finite(y)) => {
             // Past this the result overflows or vanishes whatever `x` is.
             const FAR: u64 = 0x1_0000;
@@ -201,7 +202,11 @@ pub fn remainder(a: F80, b: F80, nearest: bool, control: Control) -> Outcome<Rem
         }
         _ if denormal != 0 && !control.masks(DE) => return done(a, DE),
         (Value::Zero(_), _) => return done(a, denormal),
-        (Value::Finite(_), Value::Infinity(_)) => return done(a.canonical(), denormal),
+        (Value::Finite(x), Value::Infinity(_)) => {
+            // As in `scale`.
+            let Outcome { value, flags } = F80::round(x, control.full_precision());
+            return done(value, flags | denormal);
+        }
         (Value::Finite(x), Value::Finite(y)) => (x, y),
     };
     let difference = x.exponent - y.exponent;

@@ -142,11 +142,6 @@ impl F80 {
         Self { sig: self.sig | QUIET, ..self }
     }
 
-    /// A pseudo-denormal as the normal number that it equals; anything else as it is.
-    pub fn canonical(self) -> Self {
-        if self.field() == 0 && self.sig & LEADING != 0 { Self { se: self.se | 1, ..self } } else { self }
-    }
-
     /// The value with the other sign.
     pub fn negated(self) -> Self {
         Self { se: self.se ^ 0x8000, ..self }

@@ -93,6 +93,10 @@ host! {
     fcom: "fcom st(1)"; fucom: "fucom st(1)";
 }
 
+fn is_amd() -> bool {
+    core::arch::x86_64::__cpuid(0).ecx == u32::from_le_bytes(*b"cAMD")
+}
+
 fn check(name: &str, host: fn(F80, F80, u16) -> (F80, u16), ours: impl Fn(&mut X87)) {
     let mut random = Random(SEED);
     for case in 0..CASES {
@@ -100,6 +104,10 @@ fn check(name: &str, host: fn(F80, F80, u16) -> (F80, u16), ours: impl Fn(&mut X
         // Precision 1 is reserved.
         let control = if bits & 0x300 == 0x100 { bits | 0x200 } else { bits } & 0xf3f;
         let control = if bits & 0x7000 != 0 { control | 0x3f } else { control } | 0x40;
+        // Whether a subnormal number that is passed on as it is counts as an underflow differs between vendors (`arith::scale`).
+        if control & 0x10 == 0 && a.is_denormal() && !is_amd() && matches!(name, "fscale" | "fprem" | "fprem1") {
+            continue;
+        }
         let mut x87 = X87::default();
         x87.push_over(b);
         x87.push_over(a);
