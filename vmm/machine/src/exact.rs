@@ -125,7 +125,7 @@ impl Exact {
 }
 
 /// The CPU's view of a machine's memory.
-fn regions(memory: &GuestMemory) -> Vec<RamRegion> {
+pub(crate) fn regions(memory: &GuestMemory) -> Vec<RamRegion> {
     memory.regions().into_iter().map(|(address, bytes, pointer)| RamRegion { address, bytes, pointer }).collect()
 }
 

@@ -11,7 +11,7 @@ use chaoscontrol_protocol::AgentAction;
 use crate::board::{Board, Bus};
 use crate::boot;
 use crate::capacity::{CapacityPlan, HighWater};
-use crate::config::{DISK_BYTES_MAX, DISKS_MAX, EngineKind, NS_PER_INSTRUCTION_MAX, VmConfig};
+use crate::config::{DISK_BYTES_MAX, DISKS_MAX, EngineKind, KvmMode, NS_PER_INSTRUCTION_MAX, VmConfig};
 use crate::engine::{Capabilities, CoverageFilter, Engine, TscBase};
 use crate::event_log::EventLog;
 use crate::exact::Exact;
@@ -93,9 +93,10 @@ pub struct Machine {
 fn check(config: &VmConfig) -> Result<(), MachineError> {
     config.smp.check()?;
     let refuse = |field, rule: String| Err(MachineError::Config { field, rule });
-    if config.smp.cpus > 1 && config.engine != EngineKind::Exact {
-        let rule = format!("engine {} runs one CPU a machine, engine exact up to 8", config.engine.name());
-        return refuse("cpus", rule);
+    let several = [EngineKind::Exact, EngineKind::Kvm(KvmMode::SingleStep)];
+    if config.smp.cpus > 1 && !several.contains(&config.engine) {
+        let (name, able) = (config.engine.name(), several.map(EngineKind::name).join(" and "));
+        return refuse("cpus", format!("engine {name} runs one CPU a machine, {able} up to 8"));
     }
     if !(1..=NS_PER_INSTRUCTION_MAX).contains(&config.ns_per_instruction) {
         return refuse(
@@ -124,7 +125,7 @@ impl Machine {
         let memory = Arc::new(GuestMemory::new(config.memory_bytes)?);
         let engines: Vec<Box<dyn Engine>> = match config.engine {
             EngineKind::Exact => Exact::all(&memory, config.smp.cpus)?,
-            EngineKind::Kvm(mode) => vec![Box::new(Kvm::new(memory.clone(), mode, config.kvm)?)],
+            EngineKind::Kvm(mode) => Kvm::all(&memory, config.smp.cpus, mode, config.kvm)?,
         };
         Self::with_engines(config, memory, engines)
     }

@@ -6,7 +6,9 @@ mod common;
 use std::sync::Arc;
 
 use chaoscontrol_machine::smp::journal::{JournalError, SliceRecord};
-use chaoscontrol_machine::{CpuSchedule, EngineKind, GuestNs, Machine, MachineError, SmpConfig, Stop, VmConfig};
+use chaoscontrol_machine::{
+    CpuSchedule, EngineKind, GuestNs, KvmMode, KvmOptions, Machine, MachineError, SmpConfig, Stop, VmConfig,
+};
 use common::{LAPIC, machine_with};
 use iced_x86::code_asm::*;
 
@@ -85,6 +87,10 @@ fn wait(a: &mut CodeAssembler, offset: u64, value: u32) {
 
 /// The first CPU starts others, waits for a count, patches their loop to a halt, and halts.
 fn patched(config: SmpConfig) -> Machine {
+    patched_on(EngineKind::Exact, config)
+}
+
+fn patched_on(engine: EngineKind, config: SmpConfig) -> Machine {
     let machine = machine_with(
         |a| {
             start_others(a);
@@ -93,7 +99,7 @@ fn patched(config: SmpConfig) -> Machine {
             a.hlt().unwrap();
             vec![]
         },
-        |vm: &mut VmConfig| vm.smp = config,
+        |vm| on(vm, engine, config),
     );
     machine.memory().write(START, &counting()).expect("in memory");
     machine
@@ -101,6 +107,10 @@ fn patched(config: SmpConfig) -> Machine {
 
 /// The first CPU sends messages of several kinds to one that listens.
 fn messages(config: SmpConfig) -> Machine {
+    messages_on(EngineKind::Exact, config)
+}
+
+fn messages_on(engine: EngineKind, config: SmpConfig) -> Machine {
     let others = u32::from(config.cpus) - 1;
     let machine = machine_with(
         |a| {
@@ -120,11 +130,16 @@ fn messages(config: SmpConfig) -> Machine {
             a.hlt().unwrap();
             vec![]
         },
-        |vm: &mut VmConfig| vm.smp = config,
+        |vm| on(vm, engine, config),
     );
     let code = listening(&machine);
     machine.memory().write(START, &code).expect("in memory");
     machine
+}
+
+fn on(vm: &mut VmConfig, engine: EngineKind, config: SmpConfig) {
+    (vm.smp, vm.engine) = (config, engine);
+    vm.kvm = KvmOptions { allow_unfaithful: true, ..KvmOptions::default() };
 }
 
 /// Runs until nothing moves any more.
@@ -331,11 +346,32 @@ fn a_full_journal_stops_the_machine_before_the_next_turn_and_taking_it_lets_it_g
 }
 
 #[test]
-fn several_cpus_are_refused_on_every_other_engine_before_anything_is_opened() {
-    for engine in EngineKind::ALL.into_iter().filter(|engine| *engine != EngineKind::Exact) {
+fn several_cpus_are_refused_on_engines_that_do_not_see_every_store_before_anything_is_opened() {
+    for mode in [KvmMode::Exits, KvmMode::Pmu] {
+        let engine = EngineKind::Kvm(mode);
         let mut config = VmConfig::new(64 << 20, Vec::new().into());
         (config.engine, config.smp) = (engine, smp(2));
         let error = Machine::new(Arc::new(config)).err().expect("refused").to_string();
         assert!(error.starts_with("cpus: ") && error.contains(engine.name()), "{error}");
+    }
+}
+
+#[test]
+fn single_steps_of_kvm_give_the_turns_and_bytes_of_the_software_cpu() {
+    if !common::kvm::usable(KvmMode::SingleStep) {
+        return;
+    }
+    let kvm = EngineKind::Kvm(KvmMode::SingleStep);
+    for schedule in [CpuSchedule::RoundRobin, CpuSchedule::Random] {
+        let config = SmpConfig { schedule, ..journaled() };
+        for guest in [patched_on, messages_on] {
+            let (mut exact, mut stepped) = (guest(EngineKind::Exact, config), guest(kvm, config));
+            finish(&mut exact);
+            while stepped.run_instructions(1_777).expect("runs") == Stop::Deadline {}
+            let journals = [&mut exact, &mut stepped].map(|machine| machine.close_schedule_journal().expect("sound"));
+            assert!(journals[0].len() > 10, "{}", journals[0].len());
+            assert_eq!(journals[0], journals[1]);
+            same(&mut exact, &mut stepped);
+        }
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit, GuestRam, RamRegion, Tier};
+use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit, GuestRam, Tier, Topology};
 
 use super::error::KvmError;
 use super::exits::{Half, Limits};
@@ -16,17 +16,26 @@ use super::vcpu::{Event, Vcpu, open};
 use super::watchdog::Watched;
 use crate::config::{KvmMode, KvmOptions};
 use crate::engine::{Capabilities, CoverageFilter, CpuModel, Engine, EngineError, ProgressUnit, TscBase};
+use crate::exact::regions;
 use crate::memory::GuestMemory;
 
 /// The software CPU executes single instructions here: small caches, nothing to look ahead for.
-fn soft_config() -> Config {
+fn soft_config(topology: Topology) -> Config {
     Config {
+        topology,
         tlb_entries: 64,
         cached_operations: 4096,
         block_instructions: 1,
         tier: Tier::Reference,
         ..Config::default()
     }
+}
+
+/// The software CPU's view of a machine's memory.
+fn soft_ram(memory: &GuestMemory) -> Result<GuestRam, EngineError> {
+    // SAFETY: the pointers are the live mappings of `memory`, which each engine keeps alive (its software CPU is dropped before it);
+    // the software CPUs, KVM and the machine's devices run one after the other, never at once.
+    unsafe { GuestRam::new(&regions(memory)) }.map_err(|error| EngineError::State(error.to_string()))
 }
 
 /// One virtual CPU of KVM.
@@ -71,6 +80,31 @@ pub struct Kvm {
 impl Kvm {
     /// A CPU at power-on. Fails, with the reason, where the host lacks what `mode` needs or is not faithful.
     pub fn new(memory: Arc<GuestMemory>, mode: KvmMode, options: KvmOptions) -> Result<Self, EngineError> {
+        let ram = soft_ram(&memory)?;
+        Self::with_ram(memory, ram, Topology::default(), mode, options)
+    }
+
+    /// The CPUs of a machine, each in a VM of its own over the same memory. Their software CPUs share what they know of it, and in
+    /// single steps every store goes through one of those: so only that mode may have several.
+    pub fn all(
+        memory: &Arc<GuestMemory>,
+        count: u8,
+        mode: KvmMode,
+        options: KvmOptions,
+    ) -> Result<Vec<Box<dyn Engine>>, EngineError> {
+        let engine = |(number, ram)| -> Result<Box<dyn Engine>, EngineError> {
+            Ok(Box::new(Self::with_ram(memory.clone(), ram, Topology { number, count }, mode, options)?))
+        };
+        (0..).zip(soft_ram(memory)?.share(usize::from(count))).map(engine).collect()
+    }
+
+    fn with_ram(
+        memory: Arc<GuestMemory>,
+        ram: GuestRam,
+        topology: Topology,
+        mode: KvmMode,
+        options: KvmOptions,
+    ) -> Result<Self, EngineError> {
         let kvm = open()?;
         let report = probe::report();
         if !report.faithful && !options.allow_unfaithful {
@@ -92,17 +126,9 @@ impl Kvm {
             vcpu.slow_tsc()?;
         }
         let counter = if mode == KvmMode::Pmu { Some(GuestCounter::new()?) } else { None };
-        let regions: Vec<RamRegion> = memory
-            .regions()
-            .into_iter()
-            .map(|(address, bytes, pointer)| RamRegion { address, bytes, pointer })
-            .collect();
-        // SAFETY: the pointers are the live mappings of `memory`, which this value keeps alive (the CPU is dropped before it);
-        // the software CPU, KVM and the machine's devices run one after the other, never at once.
-        let ram = unsafe { GuestRam::new(&regions) }.map_err(|error| EngineError::State(error.to_string()))?;
         Ok(Self {
             vcpu,
-            soft: Cpu::new(ram, &soft_config()),
+            soft: Cpu::new(ram, &soft_config(topology)),
             memory,
             mode,
             model,

@@ -291,15 +291,18 @@ fn look_at_steps(lab: &mut Lab, report: &mut HostReport) -> Result<(), KvmError>
     Ok(())
 }
 
+/// How often a mapping is changed. Where changes go unseen one may still be seen, because the host dropped what it had
+/// derived for a reason of its own; what is said of a host must not depend on that.
+const CHANGES: usize = 64;
+
 /// Changes a mapping under a guest in user code, as a restore does.
 fn look_at_page_tables(lab: &Lab, report: &mut HostReport) -> Result<(), KvmError> {
     let mut guest = lab.user(&reader())?;
-    let mut seen = Vec::new();
-    for value in [1, 2] {
+    report.host_page_tables_seen = true;
+    for value in [1, 2].into_iter().cycle().take(CHANGES) {
         guest.map(value)?;
-        seen.push(guest.run()?);
+        report.host_page_tables_seen &= guest.run()? == read(value);
     }
-    report.host_page_tables_seen = seen == [1, 2].map(read);
     if !report.host_page_tables_seen {
         report.reasons.push("page tables that the host writes go unseen in user code".to_owned());
     }
