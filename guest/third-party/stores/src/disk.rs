@@ -19,8 +19,9 @@ pub(crate) fn mount(device: &str) -> Result<PathBuf, String> {
     // SAFETY: the pointers are to zero-terminated strings that live over the call; no options are passed.
     let done =
         unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), libc::MS_NOATIME, std::ptr::null()) };
-    if done != 0 {
-        let error = io::Error::last_os_error();
+    let error = io::Error::last_os_error();
+    // Who is started again in a machine that went on finds it mounted.
+    if done != 0 && error.raw_os_error() != Some(libc::EBUSY) {
         return Err(format!("mounting {device} (an ext4 image, see guest/build --print-disk): {error}"));
     }
     let store = PathBuf::from(FOLDER).join("store");
