@@ -107,6 +107,19 @@ impl Board {
     }
 }
 
+/// Closes the board when it goes away.
+struct Closes<'a>(&'a Board);
+
+impl Drop for Closes<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.closed = true;
+        state.waiting.clear();
+        drop(state);
+        self.0.changed.notify_all();
+    }
+}
+
 /// Runs branches until a limit. `go_on` is asked after each merge, with the campaign, whether to go on: whoever calls may stop
 /// for any reason, and the campaign can be stored and resumed.
 pub fn run(
@@ -120,13 +133,9 @@ pub fn run(
         for _ in 0..pool.jobs() {
             scope.spawn(|| board.work(pool));
         }
-        let result = merge_all(campaign, &board, limits, go_on);
-        let mut state = board.lock();
-        state.closed = true;
-        state.waiting.clear();
-        drop(state);
-        board.changed.notify_all();
-        result
+        // Also where planning or the caller panics: the scope waits for the workers before it passes that on.
+        let _closes = Closes(&board);
+        merge_all(campaign, &board, limits, go_on)
     })
 }
 

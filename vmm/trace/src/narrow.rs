@@ -105,4 +105,12 @@ mod tests {
         let result = narrow(0, 0, 1_000_000, |_, config| Ok::<_, ()>(marks(config, 0, u64::MAX)));
         assert_eq!(result, Ok(Narrowing::Same));
     }
+
+    #[test]
+    fn where_no_pass_makes_the_stretch_shorter_there_is_an_end() {
+        // Only the last mark of each pass is there, and it is never the same.
+        let last = |config, which| vec![marks(config, which, 0).pop().expect("there is a mark")];
+        let result = narrow(0, 0, 1_000_000, |which, config| Ok::<_, ()>(last(config, which)));
+        assert_eq!(result, Ok(Narrowing::Unsteady));
+    }
 }

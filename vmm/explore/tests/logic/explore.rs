@@ -204,6 +204,16 @@ fn a_subject_that_panics_is_an_internal_error_and_not_a_hang() {
 }
 
 #[test]
+fn a_caller_that_panics_is_heard_and_nothing_hangs() {
+    let fake = Fake::new(|_| false);
+    let pool = Pool::new(&fake, 2);
+    let mut campaign = Campaign::new(settings(&fake, 1), None);
+    let run =
+        std::panic::AssertUnwindSafe(|| round::run(&mut campaign, &pool, branches(20), &mut |_| panic!("planted")));
+    assert!(std::panic::catch_unwind(run).is_err());
+}
+
+#[test]
 fn kinds_that_are_left_out_are_planned_nowhere() {
     let fake = Fake::new(|_| false);
     let without = [FaultKind::matching("disk_*"), FaultKind::matching("vm_pause")].concat();
