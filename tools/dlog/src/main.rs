@@ -5,16 +5,17 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode as ProcessCode;
 
-use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_artifact::schema::ScheduleDocument;
+use chaoscontrol_artifact::{Digest, ExitCode};
 use chaoscontrol_cli::{
     ALLOW_UNFAITHFUL_KVM, BUG, Context, FROM, Failure, Failures, Flag, INPUT, Output, PIN_CORE, Positional, SEED,
     STORE, TIER, Tool, WATCHDOG, descriptor_before, read_document, read_input, stores_checked, tool_main, write_file,
 };
 use chaoscontrol_explore::machines::{Host, choose_tier};
 use chaoscontrol_explore::stages::diverge::DivergeOptions;
-use chaoscontrol_explore::stages::dlog::record;
+use chaoscontrol_explore::stages::dlog::{Recorded, record};
 use chaoscontrol_explore::stages::explore::{HORIZON_NS, HORIZON_NS_MAX};
+use chaoscontrol_machine::capacity::ResourceUse;
 use chaoscontrol_machine::event_log::LogConfig;
 use chaoscontrol_trace::format::BYTES_MAX;
 use chaoscontrol_trace::stats::stats;
@@ -135,11 +136,21 @@ fn recorded(context: &Context) -> Failures<Output> {
     let vm = arguments.number("vm")?.map(|vm| u16::try_from(vm).unwrap_or(u16::MAX));
     store.release()?;
     let talk = |done: u64, total: u64, note: &str| context.progress.at(done, total, note);
-    let log = record(&store, &descriptor, &options, (vm, config), &talk)?;
+    let Recorded { log, capacity } = record(&store, &descriptor, &options, (vm, config), &talk)?;
     let bytes = log.encode().map_err(|error| Failure::new(ExitCode::Internal, error.to_string()))?;
     write_file(&out, &bytes)?;
     let entries: usize = log.vms.iter().map(Vec::len).sum();
-    Ok(Output::new(format!("{entries} entries, {} bytes\n", bytes.len()).into_bytes()))
+    let mut text = format!("{entries} entries, {} bytes\n", bytes.len());
+    for (vm, (plan, rows)) in capacity.iter().enumerate() {
+        let _ = writeln!(text, "vm {vm}, capacity plan {}", Digest(*plan));
+        for ResourceUse { resource, limit, used, high_water, exhausted } in rows {
+            let _ = writeln!(
+                text,
+                "  {resource:<24} {used:>8} held, at most {high_water:>8} of {limit:>9}, {exhausted} lost"
+            );
+        }
+    }
+    Ok(Output::new(text.into_bytes()))
 }
 
 fn dump(log: &Log) -> Failures<Output> {

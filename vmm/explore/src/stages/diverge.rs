@@ -159,7 +159,7 @@ impl Begin {
         (from, to): (u64, u64),
     ) -> Result<Option<Instruction>, ExploreError> {
         let run = |_, config| {
-            let mut vms = logged(store, self, plan, Some(vm), config)?;
+            let (_, mut vms) = logged(store, self, plan, Some(vm), config)?;
             Ok::<_, ExploreError>(vms.swap_remove(usize::from(vm)))
         };
         match narrow(vm, from, to, run)? {

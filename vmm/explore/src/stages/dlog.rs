@@ -3,6 +3,8 @@
 
 use chaoscontrol_artifact::Store;
 use chaoscontrol_artifact::schema::Descriptor;
+use chaoscontrol_cluster::Cluster;
+use chaoscontrol_machine::capacity::ResourceUse;
 use chaoscontrol_machine::event_log::LogConfig;
 use chaoscontrol_trace::{Entry, Log};
 
@@ -15,6 +17,14 @@ use crate::subject::Plan;
 /// Domain of the hash that says what a log is of.
 const SUBJECT_CONTEXT: &str = "chaoscontrol 2026 determinism log subject v1";
 
+/// A branch's log, and what its VMs held for the host.
+pub struct Recorded {
+    /// The log.
+    pub log: Log,
+    /// Of each VM, the digest of its capacity plan and the use of it.
+    pub capacity: Vec<([u8; 32], Vec<ResourceUse>)>,
+}
+
 /// Runs a branch and logs all its VMs, or one.
 pub fn record(
     store: &Store,
@@ -22,21 +32,23 @@ pub fn record(
     options: &DivergeOptions,
     (vm, config): (Option<u16>, LogConfig),
     talk: Talk,
-) -> Result<Log, ExploreError> {
+) -> Result<Recorded, ExploreError> {
     let (start, plan) = what(store, previous, options)?;
     talk(0, 1, "runs");
-    let vms = logged(store, &start, &plan, vm, config)?;
-    Ok(Log { subject: subject(&start, &plan, vm, config)?, vms })
+    let (mut cluster, vms) = logged(store, &start, &plan, vm, config)?;
+    let mut of = |vm| cluster.node_mut(vm).map(|node| (node.capacity_plan().digest(), node.capacity_use()));
+    let capacity = (0..vms.len() as u16).filter_map(&mut of).collect();
+    Ok(Recorded { log: Log { subject: subject(&start, &plan, vm, config)?, vms }, capacity })
 }
 
-/// The entries of every VM; those that are not logged have none.
+/// The entries of every VM, and the cluster after it ran; VMs that are not logged have none.
 pub(super) fn logged(
     store: &Store,
     start: &Begin,
     plan: &Plan,
     only: Option<u16>,
     config: LogConfig,
-) -> Result<Vec<Vec<Entry>>, ExploreError> {
+) -> Result<(Cluster, Vec<Vec<Entry>>), ExploreError> {
     let mut cluster = start.cluster(store)?;
     let vms = cluster.sim().config().vms();
     if let Some(vm) = only.filter(|vm| *vm >= vms) {
@@ -52,7 +64,8 @@ pub(super) fn logged(
         let events = cluster.node_mut(vm).map(|node| node.take_log()).unwrap_or_default();
         events.into_iter().filter_map(Entry::of).collect()
     };
-    Ok((0..vms).map(&mut taken).collect())
+    let entries = (0..vms).map(&mut taken).collect();
+    Ok((cluster, entries))
 }
 
 /// Digest over what the branch is and what the log keeps of it.
