@@ -252,8 +252,8 @@ let
         ''
           mkdir -p $out/bin
           for t in ${toString bins}; do
-            # The sysroot's own tools find each other on PATH.
-            printf '#!/bin/sh\nexec ${host.rustSysroot}/bin/%s "$@"\n' $t > $out/bin/$t
+            # The sysroot's own tools find each other on PATH. Cargo's variables with a '-' in their name do not get through dash.
+            printf '#!/bin/bash\nexec ${host.rustSysroot}/bin/%s "$@"\n' $t > $out/bin/$t
             chmod +x $out/bin/$t
           done
           exit 0
