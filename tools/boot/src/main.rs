@@ -128,7 +128,7 @@ fn options(stage: &Stage, profile: Option<&ProfileDocument>) -> Failures<BootOpt
         vms,
         append: arguments.text("append")?.unwrap_or(defaults.append.clone()),
         append_vm: if arguments.is_set("append-vm") { append_vm } else { defaults.append_vm.clone() },
-        memory_bytes: arguments.number_within("memory-mib", 1, 1 << 20, u64::from(defaults.memory_mib))? << 20,
+        memory_bytes: arguments.number_within("memory-mib", 4, 1 << 16, u64::from(defaults.memory_mib))? << 20,
         disks: disks(arguments, &defaults)?,
         seed: arguments.number("seed")?.unwrap_or(defaults.seed.0),
         network: (

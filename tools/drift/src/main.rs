@@ -25,7 +25,7 @@ static TOOL: Tool = Tool {
     about: "Runs the branches of a named profile --runs times, each time in a process of its own: every second run beside a \
             thread that does nothing but use a core, and every second pair of runs with two jobs. All runs must give the \
             same traces to the last bit; the first that does not ends with code 12 and the first event that differs. The \
-            descriptor says how many runs agreed, and chaos-receipt takes it as any other.",
+            descriptor says how many runs agreed, and chaos-verdict takes it as any other.",
     reads: "The descriptor of chaos-boot, or of another stage that passes on its snapshot.",
     writes: "Objects: the traces of one run. On stdout: a descriptor.",
     flags: &[
@@ -54,7 +54,10 @@ static TOOL: Tool = Tool {
         ExitCode::Diverged,
     ],
     examples: [
-        ("Does this host keep the promise?", "chaos-drift --runs 200 < boot.json | chaos-receipt > receipt.json"),
+        (
+            "Does this host keep the promise?",
+            "chaos-drift --runs 200 < boot.json | chaos-verdict | chaos-receipt > receipt.json",
+        ),
         ("Booting too", "chaos-drift --runs 20 --profile single --from-boot < boot.json"),
     ],
 };

@@ -3,15 +3,15 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use chaoscontrol_artifact::schema::{
     CampaignProfile, Descriptor, Handoff, Link, Mode, ProfileDocument, RoundSummary, ScheduleDocument, WINDOW_MAX,
 };
-use chaoscontrol_artifact::{MediaType, StageResult, document};
-use chaoscontrol_cli::{Failure, Failures, Flag, Stage, admit, read_document, read_input, read_profile};
+use chaoscontrol_artifact::{ExitCode, MediaType, StageResult, document};
+use chaoscontrol_cli::{Failure, Failures, Flag, Stage, admit, nearest, read_document, read_input, read_profile};
 use chaoscontrol_explore::machines::{Host, choose_tier};
 use chaoscontrol_explore::stages::explore::{Along, ExploreOptions, HORIZON_NS_MAX, Standing, explore};
 use chaoscontrol_explore::{ExploreError, Shard};
@@ -84,7 +84,9 @@ fn without(texts: &[String]) -> Failures<Option<Vec<FaultKind>>> {
     for text in texts {
         let found = FaultKind::matching(text);
         if found.is_empty() {
-            return Err(Failure::usage(format!("--without-faults: there is no kind of fault {text:?}")));
+            let meant = nearest(text, FaultKind::matching("*").iter().map(|kind| kind.name()));
+            let meant = meant.map_or(String::new(), |name| format!("; did you mean {name}?"));
+            return Err(Failure::usage(format!("--without-faults: there is no kind of fault {text:?}{meant}")));
         }
         kinds.extend(found);
     }
@@ -152,6 +154,14 @@ pub fn run(stage: &Stage, rounds: Option<u64>) -> Failures<StageResult> {
     let watch =
         Watch { stage, started: Instant::now(), limit, json: arguments.is_set("log-json"), seen: Mutex::default() };
     let checkpoint = arguments.path("checkpoint");
+    if let Some(path) = &checkpoint {
+        // Found out now and not after hours.
+        let beside = beside(path);
+        let created = File::create(&beside).and_then(|_| std::fs::remove_file(&beside));
+        created.map_err(|error| {
+            Failure::new(ExitCode::HostLacks, format!("--checkpoint {}: it cannot be written: {error}", path.display()))
+        })?;
+    }
     let begun = checkpoint.as_deref().map(|path| read_checkpoint(stage, path)).transpose()?.flatten();
     let save = |result: &StageResult| match &checkpoint {
         Some(path) => write_checkpoint(stage, path, result),
@@ -180,8 +190,8 @@ struct Watch<'a> {
     limit: Option<Duration>,
     /// Lines of JSON in place of a bar.
     json: bool,
-    /// The campaign after the first branch of this call, and where it stands.
-    seen: Mutex<Option<(RoundSummary, Standing)>>,
+    /// The campaign after the first branch of this call with the time of that, and where it stands.
+    seen: Mutex<Option<(Instant, RoundSummary, Standing)>>,
 }
 
 impl Watch<'_> {
@@ -197,12 +207,15 @@ impl Watch<'_> {
         }
     }
 
-    /// How fast this call was, for people: branches, and virtual time beside time here. The first branch's is not known.
+    /// How fast this call was, for people: branches, and from the second one on virtual time beside time here.
     fn speed(&self) -> Option<String> {
-        let (first, Standing { done, total, .. }) = (*self.seen.lock().unwrap_or_else(PoisonError::into_inner))?;
-        let milliseconds = self.started.elapsed().as_millis().max(1);
-        let hundredths = u128::from(total.cluster_ns.0.saturating_sub(first.cluster_ns.0)) / 10_000 / milliseconds;
-        let per_hour = u128::from(done) * 3_600_000 / milliseconds;
+        let (since, first, Standing { done, total, .. }) = (*self.seen.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let per_hour = u128::from(done) * 3_600_000 / self.started.elapsed().as_millis().max(1);
+        let passed = u128::from(total.cluster_ns.0.saturating_sub(first.cluster_ns.0));
+        if passed == 0 {
+            return Some(format!("{per_hour} branches/h"));
+        }
+        let hundredths = passed / 10_000 / since.elapsed().as_millis().max(1);
         Some(format!("{per_hour} branches/h, {}.{:02} s of virtual time a second", hundredths / 100, hundredths % 100))
     }
 
@@ -211,8 +224,8 @@ impl Watch<'_> {
         let elapsed = self.started.elapsed();
         let Standing { done, all, total } = *standing;
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = seen.map_or(total, |(first, _)| first);
-        *seen = Some((first, *standing));
+        let (since, first) = seen.map_or((Instant::now(), total), |(since, first, _)| (since, first));
+        *seen = Some((since, first, *standing));
         drop(seen);
         let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
         let per_hour = u64::try_from(u128::from(done) * 3_600_000 / u128::from(milliseconds)).unwrap_or(u64::MAX);
@@ -246,6 +259,13 @@ fn spelled(seconds: u64) -> String {
     }
 }
 
+/// Where a checkpoint is written before it takes its name.
+fn beside(path: &Path) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    beside.into()
+}
+
 /// What an earlier call left in the file; nothing where there is no such file.
 fn read_checkpoint(stage: &Stage, path: &Path) -> Failures<Option<Descriptor>> {
     if !path.exists() {
@@ -268,8 +288,7 @@ fn write_checkpoint(stage: &Stage, path: &Path, result: &StageResult) -> Result<
     stage.store.release()?;
     let mut bytes = document::encode(&descriptor).map_err(|error| failed(&error))?;
     bytes.push(b'\n');
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
+    let beside = beside(path);
     let write = || -> std::io::Result<()> {
         let mut file = File::create(&beside)?;
         file.write_all(&bytes)?;

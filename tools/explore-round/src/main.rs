@@ -48,7 +48,7 @@ static TOOL: Tool = Tool {
         FROM,
     ],
     positional: None,
-    exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::BudgetExhausted],
+    exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::RequirementFailed, ExitCode::BudgetExhausted],
     examples: [
         ("64 branches from a booted cluster", "chaos-explore-round --branches 64 < boot.json > round.json"),
         (

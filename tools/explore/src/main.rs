@@ -51,7 +51,7 @@ static TOOL: Tool = Tool {
         FROM,
     ],
     positional: None,
-    exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::BudgetExhausted],
+    exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks, ExitCode::RequirementFailed, ExitCode::BudgetExhausted],
     examples: [
         (
             "Ten rounds, or until a bug is known",

@@ -64,7 +64,10 @@ fn show(context: &Context) -> Failures<Output> {
     if context.arguments.is_set("raw") {
         return Ok(Output::new(bytes));
     }
-    let name = path.display().to_string();
+    let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Err(Failure::input(format!("{name}: empty: the stage before wrote no descriptor")));
+    }
     match document::kind_of_json(&bytes) {
         // Data, as it is for a stage: whoever failed has said so on stderr.
         Some(MediaType::Error) => {

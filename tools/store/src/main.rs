@@ -33,7 +33,7 @@ static TOOL: Tool = Tool {
     exit_codes: &[ExitCode::BadInput, ExitCode::HostLacks],
     examples: [
         ("What is in it", "chaos-store ls --store .chaos"),
-        ("Keep one chain only", "chaos-store gc --keep $(chaos-store ls | awk '/ descriptor /{print $1}' | tail -1)"),
+        ("Keep one chain only", "chaos-store gc --keep $(jq -r '.inputs[0].object.digest' receipt.json)"),
     ],
 };
 

@@ -214,6 +214,29 @@ fn gc_keeps_what_descriptors_reach_and_deletes_the_rest() {
 }
 
 #[test]
+fn gc_deletes_nothing_where_it_cannot_know_what_is_reached() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let store = Store::open(root, &[]).unwrap();
+    let (pages, _) = put_pages(&store, 0..10);
+    let snapshot = manifest(&store, &pages);
+    let kept = store.publish(&descriptor(vec![Link::new("snapshot", snapshot)])).unwrap();
+    drop(store);
+    let before = files(root);
+    let absent = Roots::Digests(vec![kept.digest, Digest::of(b"mistyped")]);
+    assert!(matches!(Store::gc(root, &[], &absent, false), Err(StoreError::Missing { .. })));
+    let name = kept.digest.to_string();
+    let path = root.join("objects").join(&name[..2]).join(name);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[20] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    for roots in [Roots::AllDescriptors, Roots::Digests(vec![kept.digest])] {
+        assert!(Store::gc(root, &[], &roots, false).is_err());
+    }
+    assert_eq!(files(root).len(), before.len());
+}
+
+#[test]
 fn a_directory_that_is_no_store_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("thesis.txt"), b"years of work").unwrap();

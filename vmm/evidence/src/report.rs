@@ -14,6 +14,7 @@ use chaoscontrol_artifact::{MediaType, ObjectRef, Store};
 use chaoscontrol_fault::{Applicability, Application, FaultEvent, LedgerEntry, Role, Schedule};
 
 use crate::error::EvidenceError;
+use crate::page::words::fact;
 
 /// Rounds of a trace that are shown at each end.
 const ROUNDS_SHOWN: usize = 8;
@@ -255,7 +256,7 @@ fn violation(out: &mut String, violation: &Violation, record: &BranchRecord) {
         violation.instructions
     );
     for (name, value) in &violation.facts {
-        let _ = writeln!(out, "  {}: {}", terminal(name), terminal(value));
+        let _ = writeln!(out, "  {}: {}", terminal(name), terminal(&fact(name, value)));
     }
     let _ = writeln!(
         out,
@@ -369,7 +370,7 @@ fn verdict(out: &mut String, verdict: &Verdict) {
         let _ = writeln!(out, "  {}: {kind}: {property} ({})", bug.class.name(), bug.bug.digest);
     }
     for gap in &verdict.gaps {
-        let _ = writeln!(out, "  never reached: {}", terminal(gap));
+        let _ = writeln!(out, "  never reached, or never true: {}", terminal(gap));
     }
 }
 

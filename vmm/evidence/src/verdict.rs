@@ -19,8 +19,15 @@ pub fn judge(
 ) -> Result<StageResult, EvidenceError> {
     let (descriptor, reference) = previous;
     let steps = crate::walk(store, Step { descriptor, reference })?;
-    let (bugs, inputs) = bugs_of(store, &steps)?;
+    let (mut bugs, mut inputs) = bugs_of(store, &steps)?;
     let corpus = steps.iter().rev().find_map(|step| step.descriptor.output("corpus"));
+    // Whatever the stages behind left out: where the campaign found bugs there is no verdict that it found none.
+    if let Some(corpus) = corpus.filter(|_| bugs.is_empty()) {
+        for bug in store.load::<Corpus>(&corpus)?.bugs {
+            inputs.push(Link::new("bug", bug));
+            bugs.push(judged(store, bug, None)?);
+        }
+    }
     let gaps = match &corpus {
         Some(corpus) => gaps(store, corpus)?,
         None => Vec::new(),
@@ -85,21 +92,29 @@ fn bugs_of(store: &Store, steps: &[Step]) -> Result<(Vec<Judged>, Vec<Link>), Ev
     let Some(last) = steps.last() else { return Ok((Vec::new(), Vec::new())) };
     let (mut bugs, mut inputs) = (Vec::new(), Vec::new());
     for link in &last.descriptor.outputs {
-        let (bug, reproduction, class) = match link.role.as_str() {
+        let judged = match link.role.as_str() {
             "reproduction" => {
                 let reproduction: Reproduction = store.load(&link.object)?;
-                (reproduction.bug, Some(link.object), class_of(&reproduction))
+                judged(store, reproduction.bug, Some((link.object, class_of(&reproduction))))?
             }
-            // Known by its schedule, and never run again.
-            "bug" | "minimized-bug" => (link.object, None, Class::ScheduleOnlyReplayGap),
+            "bug" | "minimized-bug" => judged(store, link.object, None)?,
             _ => continue,
         };
-        let (identity, minimal, has_snapshot) = facts(store, &bug)?;
-        let class = if reproduction.is_none() && !has_snapshot { Class::MissingSnapshotRef } else { class };
         inputs.push(link.clone());
-        bugs.push((BugVerdict { bug, identity, reproduction, class }, minimal));
+        bugs.push(judged);
     }
     Ok((bugs, inputs))
+}
+
+/// A bug's verdict by its reproduction. One without is known by its schedule, and was never run again.
+fn judged(store: &Store, bug: ObjectRef, reproduced: Option<(ObjectRef, Class)>) -> Result<Judged, EvidenceError> {
+    let (identity, minimal, has_snapshot) = facts(store, &bug)?;
+    let class = match reproduced {
+        Some((_, class)) => class,
+        None if has_snapshot => Class::ScheduleOnlyReplayGap,
+        None => Class::MissingSnapshotRef,
+    };
+    Ok((BugVerdict { bug, identity, reproduction: reproduced.map(|(object, _)| object), class }, minimal))
 }
 
 fn facts(store: &Store, bug: &ObjectRef) -> Result<(BugIdentity, bool, bool), EvidenceError> {

@@ -365,9 +365,9 @@ impl AssertionSummary {
         }
     }
 
-    /// A property that should have been reached and never was.
+    /// A property that should have held at some time and never did, and was not violated either.
     pub fn is_gap(&self) -> bool {
-        self.must_hit && self.passes.0 == 0
+        self.must_hit && self.passes.0 == 0 && self.judged() != "violated"
     }
 }
 

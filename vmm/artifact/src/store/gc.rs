@@ -71,7 +71,8 @@ impl Store {
         Ok(Collected { kept_objects: kept, objects: gone, packs, temporary, bytes: collected.bytes })
     }
 
-    /// Every object and page that the roots reach. What is missing or damaged reaches nothing further; it is kept itself.
+    /// Every object and page that the roots reach. What is missing reaches nothing further. What is damaged could have reached
+    /// anything, and a root that is not there is a mistake: nothing is collected then.
     fn reachable(&self, roots: &Roots) -> Result<(BTreeSet<Digest>, BTreeSet<Digest>), StoreError> {
         let (mut objects, mut pages) = (BTreeSet::new(), BTreeSet::new());
         let mut waiting: Vec<ObjectRef> = Vec::new();
@@ -85,17 +86,25 @@ impl Store {
                 waiting.push(ObjectRef { digest: listed.digest, size_bytes: listed.size_bytes.into(), media_type });
             }
         }
+        if let Roots::Digests(digests) = roots
+            && let Some(absent) = digests.iter().find(|digest| waiting.iter().all(|root| root.digest != **digest))
+        {
+            return Err(StoreError::Missing { what: "object to keep", digest: *absent });
+        }
         while let Some(reference) = waiting.pop() {
             if !objects.insert(reference.digest) {
                 continue;
             }
-            if let Ok(bytes) = self.read(&reference) {
-                waiting.extend(document::references(reference.media_type, &bytes));
-                if reference.media_type == MediaType::Snapshot
-                    && let Ok(manifest) = document::decode::<SnapshotManifest>(&bytes)
-                {
-                    pages.extend(manifest.page_digests());
-                }
+            let bytes = match self.read(&reference) {
+                Ok(bytes) => bytes,
+                Err(StoreError::Missing { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            waiting.extend(document::references(reference.media_type, &bytes));
+            if reference.media_type == MediaType::Snapshot
+                && let Ok(manifest) = document::decode::<SnapshotManifest>(&bytes)
+            {
+                pages.extend(manifest.page_digests());
             }
         }
         Ok((objects, pages))

@@ -16,7 +16,7 @@ mod moments;
 mod overview;
 mod sequence;
 mod text;
-mod words;
+pub(crate) mod words;
 
 pub use gather::{Replays, gather};
 pub use html::html;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! One row a class and a status.
 
-use chaoscontrol_artifact::schema::{Class, Divergence, Outcome, Start, Status};
-use chaoscontrol_artifact::{ExitCode, Store, U64};
+use chaoscontrol_artifact::schema::{Class, Divergence, Outcome, Start, Status, Verdict};
+use chaoscontrol_artifact::{ExitCode, StageResult, Store, U64};
 use chaoscontrol_evidence::{judge, status_of};
 
-use crate::chain::{Shape, up_to_verdict, verdict};
+use crate::chain::{Shape, publish, up_to_verdict, verdict};
 
 fn diverged() -> Outcome {
     let (expected, found) = (String::new(), String::new());
@@ -50,6 +50,18 @@ fn every_outcome_has_its_class_and_status() {
         assert_eq!((verdict.class, verdict.status), (class, status), "row {index}");
     }
     assert_eq!(status_of(&[(Class::NoBugFound, true)], true), Status::Invalid);
+}
+
+#[test]
+fn a_bug_that_a_later_stage_left_out_is_still_a_bug() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path(), &[]).unwrap();
+    let (_, reference) = up_to_verdict(&store, &Shape { reproduced: false, minimal: false, ..Shape::default() });
+    let left_out = publish(&store, "export-bugs", Some(reference), StageResult::default());
+    let result = judge(&store, left_out, Some(Class::NoBugFound)).unwrap();
+    assert_eq!(result.code, ExitCode::RequirementFailed);
+    let verdict: Verdict = store.load(&result.outputs[0].object).unwrap();
+    assert_eq!((verdict.class, verdict.bugs.len()), (Class::ScheduleOnlyReplayGap, 1));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! Export: the bugs of a campaign, each checked with all it needs before any is written.
 
+use std::collections::BTreeSet;
+
 use chaoscontrol_artifact::schema::{
     Bug, Corpus, Descriptor, Link, Parameter, Parameters, RunConfiguration, SnapshotManifest, TraceDocument,
 };
@@ -65,6 +67,15 @@ pub fn export_bugs(
     let chosen = bugs.iter().filter(wanted).take(limit).map(|(reference, _)| Link::new("bug", *reference));
     let mut result = StageResult { parameters: parameters(previous, options), ..StageResult::default() };
     result.outputs = chosen.collect();
+    if result.outputs.is_empty() && !bugs.is_empty() {
+        let properties: BTreeSet<&str> = bugs.iter().map(|(_, bug)| bug.violation.identity.property.as_str()).collect();
+        let properties: Vec<&str> = properties.into_iter().collect();
+        return Err(ExploreError::Input(format!(
+            "none of the campaign's {} bugs is asked for; their properties are: {}",
+            bugs.len(),
+            properties.join("; ")
+        )));
+    }
     result.inputs = vec![Link::new("corpus", corpus_ref)];
     result.note = Some(format!("{} of {} bugs", result.outputs.len(), bugs.len()));
     Ok(result)
