@@ -108,6 +108,12 @@ fn recorded(context: &Context) -> Failures<Output> {
     let arguments = &context.arguments;
     let out = arguments.required("out")?;
     choose_tier(arguments.text("tier")?.as_deref());
+    // A bug's branch has its own.
+    if arguments.is_set("bug")
+        && let Some(flag) = ["schedule", "seed", "horizon-ns"].into_iter().find(|flag| arguments.is_set(flag))
+    {
+        return Err(Failure::usage(format!("--bug runs that bug's branch, --{flag} is for one of your own")));
+    }
     let store = stores_checked(context)?;
     let descriptor = descriptor_before(context, &store)?;
     let schedule = match arguments.path("schedule") {

@@ -11,6 +11,7 @@ use chaoscontrol_cli::{
 use chaoscontrol_evidence::page;
 use chaoscontrol_explore::journal::journal_of;
 use chaoscontrol_explore::machines::{Host, choose_tier};
+use chaoscontrol_explore::stages::reproduce::without_paths;
 
 static TOOL: Tool = Tool {
     name: "chaos-report",
@@ -64,7 +65,7 @@ fn run(context: &Context) -> Failures<Output> {
         }
         context.progress.at(replayed, 0, "bugs replayed");
         replayed += 1;
-        journal_of(&store, bug, host.kvm).map_err(|error| error.to_string())
+        journal_of(&store, bug, host.kvm).map_err(|error| without_paths(&error))
     };
     let report = page::gather(&store, identity(&TOOL), descriptor, only, &mut replay)?;
     store.release()?;

@@ -50,7 +50,11 @@ pub fn minimize_bugs(
     }
     let mut notes = Vec::new();
     let mut seen: BTreeMap<(BugIdentity, Schedule), ObjectRef> = BTreeMap::new();
-    for reference in bugs_of(previous, options.bug)? {
+    let bugs = bugs_of(previous, options.bug)?;
+    if bugs.is_empty() {
+        notes.push("there is no bug to shrink".to_owned());
+    }
+    for reference in bugs {
         let bug = AnyBug::load(store, reference)?;
         result.inputs.push(Link::new("bug", reference));
         match minimize_one(store, &bug, options, talk)? {

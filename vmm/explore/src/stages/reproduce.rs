@@ -156,6 +156,15 @@ fn unable(bug: &AnyBug, error: ExploreError) -> Result<Outcome, ExploreError> {
     }
 }
 
+/// What to say of an error where two stores must give one text.
+#[must_use]
+pub fn without_paths(error: &ExploreError) -> String {
+    match error {
+        ExploreError::Store(error) => file_free(error),
+        other => other.to_string(),
+    }
+}
+
 /// The error without the path of the file: two stores give one document.
 fn file_free(error: &StoreError) -> String {
     match error {
