@@ -25,7 +25,7 @@ fn explored(bench: &Bench, append: &str, branches: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_flush_that_is_missing_is_found_and_takes_one_power_cut() {
+fn a_flush_that_is_missing_is_found_and_takes_one_power_cut_or_reset() {
     let bench = Bench::new();
     let round = explored(&bench, "redb_bug=missing_flush", "64");
     assert!(!outputs(&round, "bug").is_empty(), "no bug in 64 branches");
@@ -34,7 +34,8 @@ fn a_flush_that_is_missing_is_found_and_takes_one_power_cut() {
     let document: Value = serde_json::from_slice(&raw).expect("a document");
     let events = document["record"]["schedule"]["events"].as_array().expect("events");
     assert_eq!(events.len(), 1, "{events:?}");
-    assert_eq!(events[0]["fault"], "vm_kill");
+    // A reset loses what was not flushed as a power cut does.
+    assert!(events[0]["fault"] == "vm_kill" || events[0]["fault"] == "vm_restart", "{events:?}");
 }
 
 #[test]
