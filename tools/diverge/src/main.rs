@@ -3,21 +3,19 @@
 
 use std::process::ExitCode as ProcessCode;
 
+use chaos_diverge::branch;
 use chaoscontrol_artifact::ExitCode;
-use chaoscontrol_artifact::schema::ScheduleDocument;
 use chaoscontrol_cli::{
-    ALLOW_UNFAITHFUL_KVM, BUG, Context, FROM, Failure, Failures, Flag, INPUT, Output, PIN_CORE, SEED, STORE, TIER,
-    Tool, WATCHDOG, descriptor_before, read_document, stores_checked, tool_main, write_file,
+    ALLOW_UNFAITHFUL_KVM, BUG, Context, FROM, Failures, Flag, INPUT, Output, PIN_CORE, SEED, STORE, TIER, Tool,
+    WATCHDOG, descriptor_before, stores_checked, tool_main, write_file,
 };
 use chaoscontrol_explore::events::json_lines;
-use chaoscontrol_explore::machines::{Host, choose_tier};
-use chaoscontrol_explore::stages::diverge::{DivergeOptions, Instruction, diverge};
-use chaoscontrol_explore::stages::explore::{HORIZON_NS, HORIZON_NS_MAX};
+use chaoscontrol_explore::stages::diverge::{Instruction, diverge};
 
 static TOOL: Tool = Tool {
     name: "chaos-diverge",
     stage: "diverge",
-    sources: &[include_str!("../Cargo.toml"), include_str!("main.rs")],
+    sources: &[include_str!("../Cargo.toml"), include_str!("main.rs"), chaos_diverge::SOURCE],
     summary: "run a thing twice and name the first event that differs",
     about: "Runs a bug's branch, or a branch of your own from a snapshot, twice on machines of their own and compares every \
             round. Two runs must be the same to the last bit; where they are not, it names VM, time, instruction and the \
@@ -61,29 +59,9 @@ fn main() -> ProcessCode {
 
 fn run(context: &Context) -> Failures<Output> {
     let arguments = &context.arguments;
-    choose_tier(arguments.text("tier")?.as_deref());
-    // A bug's branch has its own.
-    if arguments.is_set("bug")
-        && let Some(flag) = ["schedule", "seed", "horizon-ns"].into_iter().find(|flag| arguments.is_set(flag))
-    {
-        return Err(Failure::usage(format!("--bug runs that bug's branch, --{flag} is for one of your own")));
-    }
     let store = stores_checked(context)?;
     let descriptor = descriptor_before(context, &store)?;
-    let schedule = match arguments.path("schedule") {
-        Some(path) => Some(read_document::<ScheduleDocument>(&store, &path)?.schedule),
-        None => None,
-    };
-    let (allow_unfaithful, pin_core, watchdog_s) = arguments.kvm()?;
-    let host = Host::from_flags(None, allow_unfaithful, pin_core, watchdog_s).map_err(Failure::usage)?;
-    let options = DivergeOptions {
-        kvm: host.kvm,
-        from_boot: arguments.is_set("from-boot"),
-        bug: arguments.number("bug")?,
-        horizon_ns: arguments.number_within("horizon-ns", 1, HORIZON_NS_MAX, HORIZON_NS)?,
-        seed: arguments.number("seed")?.or(descriptor.number("seed")).unwrap_or(0),
-        schedule,
-    };
+    let options = branch(context, &store, &descriptor)?;
     store.release()?;
     let talk = |done: u64, total: u64, note: &str| context.progress.at(done, total, note);
     match diverge(&store, &descriptor, &options, &talk)? {

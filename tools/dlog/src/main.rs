@@ -5,16 +5,13 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode as ProcessCode;
 
-use chaoscontrol_artifact::schema::ScheduleDocument;
+use chaos_diverge::branch;
 use chaoscontrol_artifact::{Digest, ExitCode};
 use chaoscontrol_cli::{
     ALLOW_UNFAITHFUL_KVM, BUG, Context, FROM, Failure, Failures, Flag, INPUT, Output, PIN_CORE, Positional, SEED,
-    STORE, TIER, Tool, WATCHDOG, descriptor_before, read_document, read_input, stores_checked, tool_main, write_file,
+    STORE, TIER, Tool, WATCHDOG, descriptor_before, read_input, stores_checked, tool_main, write_file,
 };
-use chaoscontrol_explore::machines::{Host, choose_tier};
-use chaoscontrol_explore::stages::diverge::DivergeOptions;
 use chaoscontrol_explore::stages::dlog::{Recorded, record};
-use chaoscontrol_explore::stages::explore::{HORIZON_NS, HORIZON_NS_MAX};
 use chaoscontrol_machine::capacity::ResourceUse;
 use chaoscontrol_machine::event_log::LogConfig;
 use chaoscontrol_trace::format::BYTES_MAX;
@@ -29,7 +26,7 @@ const EVENTS: u64 = 1 << 20;
 static TOOL: Tool = Tool {
     name: "chaos-dlog",
     stage: "dlog",
-    sources: &[include_str!("../Cargo.toml"), include_str!("main.rs")],
+    sources: &[include_str!("../Cargo.toml"), include_str!("main.rs"), chaos_diverge::SOURCE],
     summary: "record, show and compare determinism logs",
     about: "A determinism log has every exit of every VM of a branch with what was answered, every interrupt, and with \
             --interval a mark with hashes at fixed counts. record runs a branch and writes its log; dump and stats show \
@@ -107,29 +104,9 @@ fn read(path: &Path) -> Failures<Log> {
 fn recorded(context: &Context) -> Failures<Output> {
     let arguments = &context.arguments;
     let out = arguments.required("out")?;
-    choose_tier(arguments.text("tier")?.as_deref());
-    // A bug's branch has its own.
-    if arguments.is_set("bug")
-        && let Some(flag) = ["schedule", "seed", "horizon-ns"].into_iter().find(|flag| arguments.is_set(flag))
-    {
-        return Err(Failure::usage(format!("--bug runs that bug's branch, --{flag} is for one of your own")));
-    }
     let store = stores_checked(context)?;
     let descriptor = descriptor_before(context, &store)?;
-    let schedule = match arguments.path("schedule") {
-        Some(path) => Some(read_document::<ScheduleDocument>(&store, &path)?.schedule),
-        None => None,
-    };
-    let (allow_unfaithful, pin_core, watchdog_s) = arguments.kvm()?;
-    let host = Host::from_flags(None, allow_unfaithful, pin_core, watchdog_s).map_err(Failure::usage)?;
-    let options = DivergeOptions {
-        kvm: host.kvm,
-        from_boot: arguments.is_set("from-boot"),
-        bug: arguments.number("bug")?,
-        horizon_ns: arguments.number_within("horizon-ns", 1, HORIZON_NS_MAX, HORIZON_NS)?,
-        seed: arguments.number("seed")?.or(descriptor.number("seed")).unwrap_or(0),
-        schedule,
-    };
+    let options = branch(context, &store, &descriptor)?;
     let config = LogConfig {
         interval: arguments.number("interval")?.unwrap_or(0),
         from: arguments.number("from-instruction")?.unwrap_or(0),

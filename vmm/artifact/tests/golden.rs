@@ -352,6 +352,17 @@ fn assertions() -> Assertions {
     }
 }
 
+#[test]
+fn what_was_violated_is_no_gap_and_what_never_held_is_one() {
+    let of = |kind: &str, passes, failures| {
+        let Assertions { mut assertions } = assertions();
+        let assertion = assertions.swap_remove(0);
+        AssertionSummary { kind: kind.into(), passes: U64(passes), failures: U64(failures), ..assertion }.is_gap()
+    };
+    assert!(!of("always", 0, 3) && !of("sometimes", 1, 3));
+    assert!(of("sometimes", 0, 3) && of("reachable", 0, 0) && of("always", 0, 0));
+}
+
 /// Good documents stand where the contracts' tests find them too.
 fn held<D: Document + PartialEq + Debug>(name: &str, document: D) {
     let bytes = encode(&document).unwrap();

@@ -92,7 +92,7 @@ fn bugs_of(store: &Store, steps: &[Step]) -> Result<(Vec<Judged>, Vec<Link>), Ev
     let Some(last) = steps.last() else { return Ok((Vec::new(), Vec::new())) };
     let (mut bugs, mut inputs) = (Vec::new(), Vec::new());
     for link in &last.descriptor.outputs {
-        let judged = match link.role.as_str() {
+        let bug = match link.role.as_str() {
             "reproduction" => {
                 let reproduction: Reproduction = store.load(&link.object)?;
                 judged(store, reproduction.bug, Some((link.object, class_of(&reproduction))))?
@@ -101,7 +101,7 @@ fn bugs_of(store: &Store, steps: &[Step]) -> Result<(Vec<Judged>, Vec<Link>), Ev
             _ => continue,
         };
         inputs.push(link.clone());
-        bugs.push(judged);
+        bugs.push(bug);
     }
     Ok((bugs, inputs))
 }

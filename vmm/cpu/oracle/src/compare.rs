@@ -3,7 +3,7 @@
 
 use crate::approx;
 use crate::case::{Case, Outcome, Registers};
-use crate::generate::encode::decode;
+use crate::generate::encode::{decode, prefixes_of, straight};
 use crate::generate::place;
 use crate::layout::USER_CS32;
 use crate::masks::{self, Open};
@@ -114,10 +114,6 @@ pub fn compare(
 /// Prefixes with which any opcode may become too long: eleven bytes are the most that can follow.
 const LONG_PREFIXES: usize = 4;
 
-fn is_prefix(bits: u32, byte: u8) -> bool {
-    matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3) || bits == 64 && byte & 0xf0 == 0x40
-}
-
 /// The instructions of a case, decoded in a straight line.
 struct Instructions(Vec<Instruction>);
 
@@ -139,17 +135,7 @@ struct Opens {
 
 impl Instructions {
     fn new(case: &Case) -> Self {
-        let mut at = 0;
-        let mut list = Vec::new();
-        while at < case.code_len as usize {
-            let instruction = decode(case.bits, &case.code[at..], case.rip + at as u64);
-            list.push(instruction);
-            if instruction.is_invalid() {
-                break;
-            }
-            at += instruction.len();
-        }
-        Self(list)
+        Self(straight(case).into_iter().map(|(_, one)| one).collect())
     }
 
     /// In sequences a compare stands behind an instruction that leaves flags open, so these matter only where the case
@@ -170,7 +156,7 @@ impl Instructions {
         }
         if self.0.first().is_some_and(Instruction::is_invalid) {
             // Whether the bytes that would follow an undefined opcode make it too long (#GP) before it is undefined (#UD).
-            let prefixes = case.code().iter().take_while(|byte| is_prefix(case.bits, **byte)).count();
+            let prefixes = prefixes_of(case.bits, case.code()).len();
             return prefixes >= LONG_PREFIXES && vectors.iter().all(|vector| matches!(vector, 6 | 13));
         }
         let faulting = self.0.iter().filter(|one| one.ip() == a.rip || one.ip() == b.rip);

@@ -6,7 +6,7 @@
 //! what ours does.
 
 use crate::case::Case;
-use crate::generate::encode::decode;
+use crate::generate::encode::{prefixes_of, straight};
 use crate::host::is_amd;
 use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 
@@ -94,47 +94,29 @@ pub fn may_not_fault(one: &Instruction, vector: u32) -> bool {
 /// Whether something in a case is not for this host to judge.
 pub fn differ(case: &Case) -> bool {
     let amd = is_amd();
-    let mut at = 0;
-    while at < case.code_len as usize {
-        let one = decode(case.bits, &case.code[at..], case.rip + at as u64);
-        let bytes = &case.code[at..case.code_len as usize];
-        if ROWS.iter().any(|row| row.ours_is_amd != amd && (row.shows)(case, &one, bytes)) {
-            return true;
-        }
-        if one.is_invalid() {
-            return false;
-        }
-        at += one.len();
-    }
-    false
-}
-
-/// The prefixes of an instruction, REX not among them.
-fn prefixes(bits: u32, bytes: &[u8]) -> usize {
-    let prefix = |byte: &u8| {
-        matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3)
-            || bits == 64 && byte & 0xf0 == 0x40
+    let shows = |(at, one): &(usize, Instruction)| {
+        let bytes = &case.code()[*at..];
+        ROWS.iter().any(|row| row.ours_is_amd != amd && (row.shows)(case, one, bytes))
     };
-    bytes.iter().take_while(|byte| prefix(byte)).count()
+    straight(case).iter().any(shows)
 }
 
 fn repeats(bits: u32, bytes: &[u8]) -> bool {
-    bytes[..prefixes(bits, bytes)].iter().any(|byte| matches!(byte, 0xf2 | 0xf3))
+    prefixes_of(bits, bytes).iter().any(|byte| matches!(byte, 0xf2 | 0xf3))
 }
 
 /// Whether REX.B stands right before the opcode.
 fn extends_base(bytes: &[u8]) -> bool {
-    let rex = prefixes(64, bytes).checked_sub(1).map(|last| bytes[last]);
-    rex.is_some_and(|rex| rex & 0xf1 == 0x41)
+    prefixes_of(64, bytes).last().is_some_and(|rex| rex & 0xf1 == 0x41)
 }
 
 /// Whether REX.W stands right before the opcode.
 fn wide(bytes: &[u8]) -> bool {
-    prefixes(64, bytes).checked_sub(1).is_some_and(|last| bytes[last] & 0xf8 == 0x48)
+    prefixes_of(64, bytes).last().is_some_and(|rex| rex & 0xf8 == 0x48)
 }
 
 fn extended(bits: u32, bytes: &[u8]) -> bool {
-    matches!(bytes.get(prefixes(bits, bytes)), Some(0x62 | 0x8f | 0xc4 | 0xc5))
+    matches!(bytes.get(prefixes_of(bits, bytes).len()), Some(0x62 | 0x8f | 0xc4 | 0xc5))
 }
 
 fn reaches_memory(one: &Instruction) -> bool {
@@ -155,13 +137,5 @@ fn changes_flags(case: &Case) -> bool {
 }
 
 fn any(case: &Case, mnemonics: &[Mnemonic]) -> bool {
-    let mut at = 0;
-    while at < case.code_len as usize {
-        let one = decode(case.bits, &case.code[at..], case.rip + at as u64);
-        if mnemonics.contains(&one.mnemonic()) {
-            return true;
-        }
-        at += one.len().max(1);
-    }
-    false
+    straight(case).iter().any(|(_, one)| mnemonics.contains(&one.mnemonic()))
 }

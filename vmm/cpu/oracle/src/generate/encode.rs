@@ -2,6 +2,7 @@
 //! Machine code for a given iced `Code`: its fixed bytes from the opcode table, everything else at random, checked by
 //! decoding.
 
+use crate::case::Case;
 use crate::random::{Stream, below, one_in, pick};
 use iced_x86::{Code, Decoder, DecoderOptions, EncodingKind, Instruction, MandatoryPrefix, OpCodeTableKind};
 use rand_core::Rng;
@@ -14,6 +15,30 @@ pub const INSTRUCTION_MAX: usize = 15;
 /// Decodes one instruction as our CPU model does.
 pub fn decode(bits: u32, bytes: &[u8], ip: u64) -> Instruction {
     Decoder::with_ip(bits, bytes, ip, DecoderOptions::AMD).decode()
+}
+
+/// The instructions of a case in a straight line, each with where its bytes start; what is none ends the list.
+pub fn straight(case: &Case) -> Vec<(usize, Instruction)> {
+    let mut list = Vec::new();
+    let mut at = 0;
+    while at < case.code_len as usize {
+        let instruction = decode(case.bits, &case.code[at..], case.rip + at as u64);
+        list.push((at, instruction));
+        if instruction.is_invalid() {
+            break;
+        }
+        at += instruction.len();
+    }
+    list
+}
+
+/// The prefixes that `bytes` begin with, REX among them.
+pub fn prefixes_of(bits: u32, bytes: &[u8]) -> &[u8] {
+    let prefix = |byte: &u8| {
+        matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3)
+            || bits == 64 && byte & 0xf0 == 0x40
+    };
+    &bytes[..bytes.iter().take_while(|byte| prefix(byte)).count()]
 }
 
 /// Random bytes that decode to `code` in a `bits` code segment, or `None` where none were found.
