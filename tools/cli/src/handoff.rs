@@ -26,12 +26,19 @@ pub(crate) fn read_descriptor(context: &Context) -> Failures<Given> {
         let what = "no descriptor: pipe the stage before into this one, or name a file with --in";
         return Err(Failure::usage(format!("{what}; see {} --help", context.tool.name)));
     }
-    let bytes = read_input(&path, MediaType::Descriptor.max_bytes())?;
     let name = if is_stdin { "stdin".to_owned() } else { path.display().to_string() };
+    let bytes = read_handed(&path, MediaType::Descriptor.max_bytes())?;
+    Ok(Given { name, bytes })
+}
+
+/// Reads what a stage before wrote, at most `max` bytes of it. That it wrote nothing is said as such.
+pub fn read_handed(path: &Path, max: u64) -> Failures<Vec<u8>> {
+    let bytes = read_input(path, max)?;
     if bytes.iter().all(u8::is_ascii_whitespace) {
+        let name = if path.as_os_str() == "-" { "stdin".into() } else { path.to_string_lossy() };
         return Err(Failure::input(format!("{name}: empty: the stage before wrote no descriptor")));
     }
-    Ok(Given { name, bytes })
+    Ok(bytes)
 }
 
 /// What was given, once it and the chain behind it are under their contracts.
@@ -94,7 +101,7 @@ pub fn descriptors_given(stage: &Stage) -> Failures<Vec<(Descriptor, ObjectRef)>
     for path in &stage.context.arguments.positional {
         let path = Path::new(path);
         let name = path.display().to_string();
-        let bytes = read_input(path, MediaType::Descriptor.max_bytes())?;
+        let bytes = read_handed(path, MediaType::Descriptor.max_bytes())?;
         match register(stage.store, &name, &bytes)? {
             Handoff::Descriptor(descriptor) => {
                 let reference = stage.store.publish(&*descriptor)?;

@@ -19,7 +19,7 @@ mod table;
 
 pub use chaoscontrol_artifact::StageResult;
 pub use failure::{Failure, FailureExt, Failures};
-pub use handoff::{admit, descriptor_before, descriptors_given, read_document, read_profile};
+pub use handoff::{admit, descriptor_before, descriptors_given, read_document, read_handed, read_profile};
 pub use parse::{Arguments, nearest};
 pub use progress::Progress;
 pub use run::{Context, Output, identity, read_input, tool_main, write_file};

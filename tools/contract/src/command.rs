@@ -7,7 +7,7 @@ use chaoscontrol_artifact::contract::{set_digest, view, wire};
 use chaoscontrol_artifact::document::{self, Encoding};
 use chaoscontrol_artifact::schema::{ErrorDescriptor, ProfileDocument};
 use chaoscontrol_artifact::{Digest, ExitCode, MediaType};
-use chaoscontrol_cli::{Context, Failure, Failures, Output, error_output, read_input};
+use chaoscontrol_cli::{Context, Failure, Failures, Output, error_output, nearest, read_handed, read_input};
 
 use crate::check::{check, kind_named, kinds};
 use crate::limits;
@@ -35,11 +35,11 @@ pub fn run(context: &Context) -> Failures<Output> {
 }
 
 /// Evaluates on a thread with a stack of its own size, under limits.
-fn confined<T: Send>(work: impl FnOnce() -> T + Send) -> Failures<T> {
+fn confined<T: Send>(memory_bytes: u64, work: impl FnOnce() -> T + Send) -> Failures<T> {
     let lacks = |error: std::io::Error| Failure::new(ExitCode::HostLacks, format!("setting limits: {error}"));
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().stack_size(limits::STACK_BYTES);
-        let limited = move || limits::apply().map(|()| work());
+        let limited = move || limits::apply(memory_bytes).map(|()| work());
         let thread = builder.spawn_scoped(scope, limited).map_err(lacks)?;
         let ended = thread.join().map_err(|_| Failure::new(ExitCode::Internal, "the evaluator panicked, see above"))?;
         ended.map_err(lacks)
@@ -53,7 +53,9 @@ fn kind_of(word: &str, name: &str, bytes: &[u8]) -> Failures<MediaType> {
     }
     kind_named(word).ok_or_else(|| {
         let names: Vec<&str> = kinds().map(MediaType::schema).collect();
-        Failure::usage(format!("{word:?} is no kind of document; there are any, {}", names.join(", ")))
+        let meant =
+            nearest(word, names.iter().copied()).map_or(String::new(), |name| format!("; did you mean {name}?"));
+        Failure::usage(format!("{word:?} is no kind of document; there are any, {}{meant}", names.join(", ")))
     })
 }
 
@@ -78,7 +80,7 @@ fn check_files(word: &str, files: &[&str]) -> Failures<Output> {
         let bytes = read_input(Path::new(name), max)?;
         items.push(item(kind_of(word, name, &bytes)?, name, bytes)?);
     }
-    let breaches = confined(|| check(&items))?;
+    let breaches = confined(limits::DOCUMENTS_BYTES, || check(&items))?;
     if breaches.is_empty() {
         let lines: String = items.iter().map(|item| format!("{}: a sound {}\n", item.name, item.kind)).collect();
         return Ok(Output::new(lines.into_bytes()));
@@ -94,12 +96,12 @@ fn filter(context: &Context, word: &str) -> Failures<Output> {
 
 fn filtered(word: &str) -> Failures<Output> {
     let max = if word == ANY { MediaType::Corpus.max_bytes() } else { kind_of(word, "stdin", b"")?.max_bytes() };
-    let bytes = read_input(Path::new("-"), max)?;
+    let bytes = read_handed(Path::new("-"), max)?;
     // What a stage before says of its failure is no document of the kind asked for, and passes.
     let failed = document::kind_of_json(&bytes) == Some(MediaType::Error);
     let kind = if failed { MediaType::Error } else { kind_of(word, "stdin", &bytes)? };
     let items = [item(kind, "stdin", bytes.clone())?];
-    if let Some(breach) = confined(|| check(&items))?.first() {
+    if let Some(breach) = confined(limits::DOCUMENTS_BYTES, || check(&items))?.first() {
         return Err(Failure::input(breach.text.clone()));
     }
     let mut output = Output::new(bytes);
@@ -113,7 +115,8 @@ fn filtered(word: &str) -> Failures<Output> {
 /// One line of canonical JSON a profile.
 fn project(files: &[&str]) -> Failures<Output> {
     let sources = files.iter().map(|file| Sources::read(Path::new(file))).collect::<Failures<Vec<Sources>>>()?;
-    let projected = confined(|| sources.iter().map(Sources::project).collect::<Failures<Vec<ProfileDocument>>>())??;
+    let project = || sources.iter().map(Sources::project).collect::<Failures<Vec<ProfileDocument>>>();
+    let projected = confined(limits::PROFILES_BYTES, project)??;
     let mut bytes = Vec::new();
     for document in &projected {
         bytes.extend(document::encode(document)?);
@@ -132,6 +135,6 @@ fn serve() -> Failures<Output> {
         let output = Output::new(wire::response(ours, &[]));
         return Ok(Output { code: ExitCode::HostLacks, ..output });
     }
-    let breaches = confined(|| check(&items))?;
+    let breaches = confined(limits::DOCUMENTS_BYTES, || check(&items))?;
     Ok(Output::new(wire::response(ours, &breaches)))
 }

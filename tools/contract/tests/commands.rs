@@ -196,10 +196,27 @@ fn a_profile_that_never_ends_runs_into_a_limit_and_is_said_so() {
     fs::write(&profile, "let rec f = fun n => f (n + 1) in { vms = f 0 } | (import \"chaos/vm-run.ncl\")").unwrap();
     // A narrower limit than its own, which it must keep, so that the test is short.
     let script = folder.path().join("chaos-contract");
-    fs::write(&script, format!("#!/bin/sh\nulimit -t 1\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_chaos-contract")))
+    fs::write(&script, format!("#!/bin/sh\nulimit -S -t 1\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_chaos-contract")))
         .unwrap();
     fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let error = Checker::at(script).ask(&["project".as_ref(), profile.as_os_str()], Vec::new()).unwrap_err();
-    assert_eq!(error.exit_code(), ExitCode::HostLacks, "{error}");
-    assert!(error.to_string().contains("a limit of time or memory may have been hit"), "{error}");
+    assert_eq!(error.exit_code(), ExitCode::BadInput, "{error}");
+    assert!(error.to_string().contains("is there a recursion without an end?"), "{error}");
+}
+
+#[test]
+fn a_profile_that_takes_all_memory_is_refused_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let profile = folder.path().join("profile.ncl");
+    fs::write(&profile, "let rec f = fun n => 1 + f n in { vms = f 0 } | (import \"chaos/vm-run.ncl\")").unwrap();
+    let output = run(&["project", profile.to_str().unwrap()], b"");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(code(&output) == 3 && said.contains("is there a recursion without an end?"), "{said}");
+}
+
+#[test]
+fn a_misspelt_kind_is_answered_with_the_nearest() {
+    let output = run(&["check", "shedule", "/dev/null"], b"");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(code(&output) == 2 && said.trim_end().ends_with("did you mean schedule?"), "{said}");
 }

@@ -11,7 +11,7 @@
 //! | `operation` | number of the operation, of the caller's choosing |
 //! | `key` | of a call: which object |
 //! | `call` | of a call: `read`, `write`, `compare_and_set`, `enqueue`, `dequeue`, `add` |
-//! | `value`, `expected` | what is written, or given back: a number, a text or null |
+//! | `value`, `expected` | what is written, or given back: a number, a text or null; a return may leave out null, a call may not |
 //! | `outcome` | of a return: `ok`, `refused` (a compare-and-set), `failed` (it did not happen), `unknown` |
 //!
 //! Time is cluster time, or the number of the line where there is none.
@@ -19,7 +19,7 @@
 use std::collections::BTreeMap;
 
 use chaoscontrol_history::{Builder, Call, Operation, Outcome, TEXT_BYTES_MAX, Value};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 /// The name of an event that is a step of a history.
 pub const EVENT: &str = "chaos_history";
@@ -54,8 +54,15 @@ struct Step {
     key: Option<String>,
     call: Option<String>,
     outcome: Option<String>,
-    value: Option<Scalar>,
-    expected: Option<Scalar>,
+    #[serde(default, deserialize_with = "given")]
+    value: Option<Option<Scalar>>,
+    #[serde(default, deserialize_with = "given")]
+    expected: Option<Option<Scalar>>,
+}
+
+/// A field that is there, if only with null.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<Scalar>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
 }
 
 #[derive(Deserialize)]
@@ -131,29 +138,35 @@ impl Reader {
             self.order.push((vm, step.process));
             next
         });
-        let value = Scalar::into_value(step.value)?;
+        let value = step.value.map(Scalar::into_value).transpose()?;
+        let expected = step.expected.map(Scalar::into_value).transpose()?;
         let done = match (step.call, step.outcome) {
             (Some(call), None) => {
                 let key = step.key.ok_or("a call without a key")?;
-                let call = call_of(&call, value, Scalar::into_value(step.expected)?)?;
-                self.builder.call(process, step.operation, &key, call, at)
+                self.builder.call(process, step.operation, &key, call_of(&call, value, expected)?, at)
             }
-            (None, Some(outcome)) => self.builder.returned(process, step.operation, outcome_of(&outcome, value)?, at),
+            (None, Some(outcome)) => {
+                let outcome = outcome_of(&outcome, value.unwrap_or(Value::Nothing))?;
+                self.builder.returned(process, step.operation, outcome, at)
+            }
             _ => return Err("a step has either a call or an outcome".to_owned()),
         };
         done.map_err(|error| error.to_string())
     }
 }
 
-fn call_of(name: &str, value: Value, expected: Value) -> Result<Call, String> {
+fn call_of(name: &str, value: Option<Value>, expected: Option<Value>) -> Result<Call, String> {
+    let of = |field: &str, value: Option<Value>| value.ok_or_else(|| format!("the call {name} without its {field}"));
     Ok(match name {
         "read" => Call::Read,
-        "write" => Call::Write(value),
-        "compare_and_set" => Call::CompareAndSet { expected, new: value },
-        "enqueue" if value == Value::Nothing => return Err("nothing cannot be enqueued".to_owned()),
-        "enqueue" => Call::Enqueue(value),
+        "write" => Call::Write(of("value", value)?),
+        "compare_and_set" => Call::CompareAndSet { expected: of("expected", expected)?, new: of("value", value)? },
+        "enqueue" => match of("value", value)? {
+            Value::Nothing => return Err("nothing cannot be enqueued".to_owned()),
+            value => Call::Enqueue(value),
+        },
         "dequeue" => Call::Dequeue,
-        "add" => match value {
+        "add" => match of("value", value)? {
             Value::Number(number) => {
                 let amount = u32::try_from(number).map_err(|_| format!("{number} cannot be added to a counter"))?;
                 Call::Add(amount)
@@ -208,6 +221,14 @@ mod tests {
             (&step(r#"{"process":0,"operation":1}"#), "line 1: a step has either a call or an outcome"),
             (&step(r#"{"process":0,"operation":1,"call":"read"}"#), "line 1: a call without a key"),
             (&step(r#"{"process":0,"operation":1,"key":"x","call":"jump"}"#), "line 1: no object has the call"),
+            (
+                &step(r#"{"process":0,"operation":1,"key":"x","call":"write"}"#),
+                "line 1: the call write without its value",
+            ),
+            (
+                &step(r#"{"process":0,"operation":1,"key":"x","call":"compare_and_set","value":1}"#),
+                "line 1: the call compare_and_set without its expected",
+            ),
             (&step(r#"{"process":0,"operation":1,"key":"x","call":"add","value":-1}"#), "line 1: -1 cannot be added"),
             (&step(r#"{"process":0,"operation":1,"outcome":"ok"}"#), "line 1: a return without a call"),
             (&format!("{call}\n{RETURN}"), "line 2: some steps have a cluster time"),

@@ -8,7 +8,7 @@ use chaoscontrol_artifact::schema::Handoff;
 use chaoscontrol_artifact::{ExitCode, MediaType, StageResult};
 use chaoscontrol_cli::{
     Context, FROM, Failure, FailureExt, Failures, Flag, INPUT, Output, Positional, STORE, Stage, Tool, admit,
-    read_input, stage_main, stores_checked, tool_main,
+    read_handed, stage_main, stores_checked, tool_main,
 };
 use chaoscontrol_evidence::{check, derive};
 
@@ -57,7 +57,7 @@ fn work(stage: &Stage) -> Failures<StageResult> {
 fn check_receipt(context: &Context) -> Failures<Output> {
     let given = context.arguments.positional.first().map(PathBuf::from);
     let path = given.or_else(|| context.arguments.path("in")).unwrap_or_else(|| PathBuf::from("-"));
-    let bytes = read_input(&path, MediaType::Descriptor.max_bytes())?;
+    let bytes = read_handed(&path, MediaType::Descriptor.max_bytes())?;
     let name = path.display().to_string();
     let store = stores_checked(context)?;
     let descriptor = match admit(&store, &name, &bytes)? {

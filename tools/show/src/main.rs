@@ -8,7 +8,7 @@ use std::process::ExitCode as ProcessCode;
 use chaoscontrol_artifact::schema::{Descriptor, ErrorDescriptor, SnapshotManifest};
 use chaoscontrol_artifact::{ExitCode, MediaType, ObjectRef, Store, document};
 use chaoscontrol_cli::{
-    Context, FROM, Failure, FailureExt, Failures, Flag, Output, Positional, STORE, Tool, read_input, stores_read,
+    Context, FROM, Failure, FailureExt, Failures, Flag, Output, Positional, STORE, Tool, read_handed, stores_read,
     tool_main,
 };
 use chaoscontrol_evidence::report;
@@ -60,14 +60,11 @@ fn show(context: &Context) -> Failures<Output> {
             "nothing to show: name a file or an object, or pipe a descriptor; see chaos-show --help",
         ));
     }
-    let bytes = read_input(&path, BYTES_MAX)?;
+    let bytes = read_handed(&path, BYTES_MAX)?;
     if context.arguments.is_set("raw") {
         return Ok(Output::new(bytes));
     }
     let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
-    if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Err(Failure::input(format!("{name}: empty: the stage before wrote no descriptor")));
-    }
     match document::kind_of_json(&bytes) {
         // Data, as it is for a stage: whoever failed has said so on stderr.
         Some(MediaType::Error) => {
@@ -89,7 +86,7 @@ fn show(context: &Context) -> Failures<Output> {
 
 /// A descriptor and the outputs that people look at first.
 fn whole(context: &Context, descriptor: &Descriptor) -> Failures<Output> {
-    let mut out = String::new();
+    let (mut out, mut first_failure) = (String::new(), None);
     report::descriptor(&mut out, descriptor);
     let wanted = ["bug", "minimized-bug", "reproduction", "verdict", "corpus", "assertions", "run", "snapshot"];
     let shown: Vec<ObjectRef> = wanted.iter().flat_map(|role| descriptor.outputs_of(role)).collect();
@@ -97,10 +94,22 @@ fn whole(context: &Context, descriptor: &Descriptor) -> Failures<Output> {
         let store = stores_read(context)?;
         for reference in shown {
             out.push('\n');
-            out.push_str(&object(&store, &reference)?);
+            match object(&store, &reference) {
+                Ok(text) => out.push_str(&text),
+                // The others are worth seeing all the same.
+                Err(failure) => {
+                    out.push_str(&format!("{} {}: cannot be shown\n", reference.media_type.schema(), reference.digest));
+                    first_failure = first_failure.or(Some(failure));
+                }
+            }
         }
     }
-    Ok(Output::new(out.into_bytes()))
+    let mut output = Output::new(out.into_bytes());
+    if let Some(failure) = first_failure {
+        output.code = failure.code;
+        output.note = Some(failure.message);
+    }
+    Ok(output)
 }
 
 fn object(store: &Store, reference: &ObjectRef) -> Failures<String> {

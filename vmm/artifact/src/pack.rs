@@ -185,6 +185,8 @@ pub fn verify(path: &Path) -> Result<u64, PackError> {
 #[derive(Debug, Default)]
 pub struct PackIndex {
     packs: Vec<(PathBuf, File, Header)>,
+    /// A pack that could not be added, with the reason: pages that no other has may be in it.
+    damaged: Option<(PathBuf, String)>,
     pages: BTreeMap<Digest, (u32, u32)>,
     /// The frame read last, which the next page asked for is often in.
     last: Option<(u32, usize, Vec<u8>)>,
@@ -203,6 +205,16 @@ impl PackIndex {
         Ok(())
     }
 
+    /// Adds a pack, or remembers that it is damaged: it has no pages here.
+    pub fn add_or_leave(&mut self, path: PathBuf) {
+        let what = match self.add(path.clone()) {
+            Ok(()) => return,
+            Err(PackError::Damaged(what)) => what,
+            Err(PackError::Io(error)) => error.to_string(),
+        };
+        self.damaged.get_or_insert((path, what));
+    }
+
     /// Whether some pack has the page.
     pub fn has(&self, digest: &Digest) -> bool {
         self.pages.contains_key(digest)
@@ -216,8 +228,16 @@ impl PackIndex {
     ) -> Result<(), ReadError> {
         let mut wanted = Vec::new();
         for digest in digests {
-            let (pack, slot) = *self.pages.get(&digest).ok_or(ReadError::Missing(digest))?;
-            wanted.push((pack, slot, digest));
+            let Some((pack, slot)) = self.pages.get(&digest) else {
+                return Err(match &self.damaged {
+                    None => ReadError::Missing(digest),
+                    Some((path, what)) => {
+                        let what = format!("{what}; page {digest} is in no other pack");
+                        ReadError::Pack(path.clone(), PackError::Damaged(what))
+                    }
+                });
+            };
+            wanted.push((*pack, *slot, digest));
         }
         wanted.sort_unstable();
         wanted.dedup();

@@ -141,7 +141,9 @@ fn every_flipped_byte_and_every_truncation_of_every_file_is_refused_and_written_
                 assert_eq!(damaged[0].0, path);
                 let read = store.read(&manifest).and_then(|_| store.read(&descriptor));
                 let read = read.and_then(|_| store.read_pages(digests.iter().copied(), |_, _| ()));
-                assert_eq!(read.unwrap_err().exit_code(), ExitCode::BadInput);
+                let error = read.unwrap_err();
+                assert_eq!(error.exit_code(), ExitCode::BadInput);
+                assert!(error.to_string().contains(path.file_name().unwrap().to_str().unwrap()), "{error}");
                 checked += 1;
             }
         }

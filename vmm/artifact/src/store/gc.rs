@@ -66,6 +66,10 @@ impl Store {
         }
         let directory = root.join("tmp");
         for entry in fs::read_dir(&directory).map_err(files::io_error("reading", &directory))?.flatten() {
+            // A folder is none of ours.
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
             remove(&entry.path(), &mut temporary)?;
         }
         Ok(Collected { kept_objects: kept, objects: gone, packs, temporary, bytes: collected.bytes })

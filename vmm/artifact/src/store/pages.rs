@@ -49,14 +49,14 @@ impl Store {
         })
     }
 
-    /// The index of all readable packs. A pack whose header is damaged has no pages here: what needs them fails as missing,
-    /// what would store them writes them again, and `verify` names the pack.
+    /// The index of all readable packs. A pack whose header is damaged has no pages here: what needs them fails and names it, and what
+    /// would store them writes them again.
     fn index(&self) -> Result<MutexGuard<'_, PackIndex>, StoreError> {
         if self.index.get().is_none() {
             let mut index = PackIndex::default();
             for store in self.readable() {
                 for path in files::packs(store)? {
-                    let _ = index.add(path);
+                    index.add_or_leave(path);
                 }
             }
             // Another thread may have been first with the same contents.

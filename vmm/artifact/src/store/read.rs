@@ -129,8 +129,10 @@ impl Store {
             let bound = if compressed { MediaType::Disk.max_bytes() } else { MediaType::Corpus.max_bytes() };
             match stream(file, compressed, bound, &path, |_| ()) {
                 Ok((hash, _)) if hash == digest => result.objects += 1,
-                Ok((hash, size)) => result.damaged.push((path.clone(), damaged(&path, &hash, size, size).to_string())),
-                Err(error) => result.damaged.push((path.clone(), error.to_string())),
+                Ok((hash, size)) => {
+                    result.damaged.push((path.clone(), what_is_wrong(damaged(&path, &hash, size, size))))
+                }
+                Err(error) => result.damaged.push((path.clone(), what_is_wrong(error))),
             }
         }
         for path in files::packs(self.root())? {
@@ -191,6 +193,14 @@ fn damaged(path: &Path, hash: &Digest, size: u64, stated: u64) -> StoreError {
         format!("{size} bytes that hash to {hash}, {stated} are stated")
     };
     StoreError::Damaged { path: path.to_owned(), what }
+}
+
+/// What is wrong with a file whose path is told beside it.
+fn what_is_wrong(error: StoreError) -> String {
+    match error {
+        StoreError::Damaged { what, .. } | StoreError::Wrong { what, .. } => what,
+        other => other.to_string(),
+    }
 }
 
 /// Kind and uncompressed size, as far as the file tells.
