@@ -2,6 +2,8 @@
 //! Exploration of schedules of CPUs finds a planted data race and a planted lost wake-up within a stated budget, shrinks them, and
 //! replays them; the same guest without a bug stays clean.
 
+use chaoscontrol_artifact::schema::{Bug, Descriptor};
+use chaoscontrol_artifact::{MediaType, Store, document};
 use chaoscontrol_e2e::{Bench, initrd, smp_kernel};
 use serde_json::Value;
 
@@ -18,10 +20,15 @@ fn links(descriptor: &[u8], role: &str) -> Vec<String> {
 }
 
 fn explored(bench: &Bench, bug: &str, schedule: &str, more: &[&str]) -> Vec<u8> {
+    explored_with(bench, bug, schedule, &[], more)
+}
+
+fn explored_with(bench: &Bench, bug: &str, schedule: &str, boot_more: &[&str], more: &[&str]) -> Vec<u8> {
     let (kernel, initrd) = (smp_kernel(), initrd("race"));
     let append = format!("race_bug={bug}");
     let mut boot = vec!["--kernel", kernel.to_str().expect("a path"), "--initrd", initrd.to_str().expect("a path")];
     boot.extend(["--vms", "1", "--cpus", "2", "--cpu-schedule", schedule, "--seed", "5", "--append", &append]);
+    boot.extend(boot_more);
     let booted = bench.run("chaos-boot", &boot, b"").expect_code(0);
     let mut all = vec!["--branches", BRANCHES, "--horizon-ns", HORIZON_NS, "--jobs", "2", "--quiet"];
     all.extend(more);
@@ -46,6 +53,33 @@ fn a_data_race_and_a_lost_wakeup_are_found_shrunk_and_replayed_under_both_schedu
             let _ = bench.run("chaos-verdict", &required, &reproduced).expect_code(0);
         }
     }
+}
+
+#[test]
+fn a_replay_is_held_to_the_recorded_turns_and_a_changed_recording_is_refused() {
+    let bench = Bench::new();
+    let more = ["--stop-after-bugs", "1"];
+    let round = explored_with(&bench, "data_race", "random", &["--smp-schedule-journal-limit", "100000"], &more);
+    let outcome = |round: &[u8]| {
+        let reproduced = bench.run("chaos-reproduce", &["--quiet", "--bug", "1"], round).expect_code(0);
+        let raw = bench.run("chaos-show", &["--raw", &links(&reproduced, "reproduction")[0]], b"").expect_code(0);
+        serde_json::from_slice::<Value>(&raw).expect("a document")["outcome"].clone()
+    };
+    assert_eq!(outcome(&round), "reproduced");
+
+    // The same bug with a recording in which one bit of the last record was changed.
+    let mut descriptor: Descriptor = document::decode_loose(&round).expect("a descriptor");
+    let store = Store::open(&bench.store(), &[]).expect("a store");
+    let link = descriptor.outputs.iter_mut().find(|link| link.role == "bug").expect("a bug");
+    let mut bug: Bug = store.load(&link.object).expect("the bug");
+    let turns = bug.record.turns.expect("the bug keeps its turns");
+    let mut bytes = store.read(&turns).expect("the turns");
+    *bytes.last_mut().expect("turns") ^= 1;
+    bug.record.turns = Some(store.put(MediaType::Turns, &bytes).expect("storing"));
+    link.object = store.publish(&bug).expect("storing");
+    drop(store);
+    let refused = outcome(&document::encode(&descriptor).expect("a descriptor")).to_string();
+    assert!(refused.contains("its turns are not") && refused.contains("is not what was recorded"), "{refused}");
 }
 
 #[test]

@@ -147,6 +147,8 @@ fn guess(bytes: &[u8]) -> MediaType {
         MediaType::Kernel
     } else if bytes.starts_with(b"070701") {
         MediaType::Initrd
+    } else if bytes.starts_with(b"CHAOTRN1") {
+        MediaType::Turns
     } else if bytes.contains(&0) {
         MediaType::Disk
     } else {

@@ -96,6 +96,8 @@ media_types! {
     Disk, "disk", Raw, 64 * GIB;
     /// Console output of one VM.
     Console, "console", Raw, GIB;
+    /// The turns that the CPUs of each VM took in a branch.
+    Turns, "turns", Raw, GIB;
 }
 
 impl MediaType {
@@ -402,6 +404,6 @@ pub fn check(media: MediaType, bytes: &[u8]) -> Result<(), DocumentError> {
         MediaType::Assertions => decode::<Assertions>(bytes).map(drop),
         MediaType::Environment => decode::<Environment>(bytes).map(drop),
         MediaType::Profile => decode::<ProfileDocument>(bytes).map(drop),
-        MediaType::Kernel | MediaType::Initrd | MediaType::Disk | MediaType::Console => Ok(()),
+        MediaType::Kernel | MediaType::Initrd | MediaType::Disk | MediaType::Console | MediaType::Turns => Ok(()),
     }
 }

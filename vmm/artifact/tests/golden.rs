@@ -57,6 +57,7 @@ fn record() -> BranchRecord {
         schedule: schedule(),
         ledger,
         trace: reference(MediaType::Trace),
+        turns: Some(reference(MediaType::Turns)),
         instructions: U64(900_000_000),
         cluster_ns: U64(2_402_000_000),
     }
@@ -277,7 +278,7 @@ fn rejected() -> BranchRecord {
     ledger.reject(0, Rejection::VmDown);
     ledger.fail(1, "the disk was read before".into());
     // The second one lies near the horizon: the branch has to get there.
-    BranchRecord { ledger, cluster_ns: U64(5_000_000_000), ..record() }
+    BranchRecord { ledger, turns: None, cluster_ns: U64(5_000_000_000), ..record() }
 }
 
 fn vm_profile() -> VmProfile {

@@ -51,7 +51,7 @@ pub fn contents(out: &mut String, store: &Store, media: MediaType, bytes: &[u8])
             out.push_str(&terminal_lines(&String::from_utf8_lossy(bytes)));
             out.push('\n');
         }
-        MediaType::Kernel | MediaType::Initrd | MediaType::Disk => {}
+        MediaType::Kernel | MediaType::Initrd | MediaType::Disk | MediaType::Turns => {}
     }
     Ok(())
 }

@@ -12,6 +12,9 @@ pub enum ExploreError {
     /// An input that cannot be used.
     #[error("{0}")]
     Input(String),
+    /// A run left the turns that it was held to, or they are no recording.
+    #[error("{0}")]
+    Turns(String),
     /// The guests did not get as far as the stage needs.
     #[error("{0}")]
     Guest(String),
@@ -30,7 +33,7 @@ impl CodedError for ExploreError {
     fn exit_code(&self) -> ExitCode {
         match self {
             Self::Store(error) => error.exit_code(),
-            Self::Input(_) => ExitCode::BadInput,
+            Self::Input(_) | Self::Turns(_) => ExitCode::BadInput,
             Self::Guest(_) => ExitCode::GuestFailed,
             Self::HostLacks(_) => ExitCode::HostLacks,
             Self::Watchdog(_) => ExitCode::BudgetExhausted,

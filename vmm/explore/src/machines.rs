@@ -11,7 +11,7 @@ use chaoscontrol_artifact::{Digest, ObjectRef, StageResult, Store, U64};
 use chaoscontrol_cluster::sim::{NetworkConfig, NetworkCounts, RoundRecord, VmRecord};
 use chaoscontrol_cluster::{
     AssertionRow, BranchLog, BranchOutcome, BranchPlan, Cluster, ClusterConfig, ClusterError, ClusterSnapshot,
-    DiskSpec, EndReason, FLUSH, FirstTime, SEND, ViolationKind,
+    DiskSpec, EndReason, FLUSH, FirstTime, SEND, TurnRecording, ViolationKind,
 };
 use chaoscontrol_fault::{Mark, Shape};
 use chaoscontrol_machine::engine::{EngineError, KvmError};
@@ -37,13 +37,13 @@ impl From<ClusterError> for ExploreError {
     fn from(error: ClusterError) -> Self {
         match error {
             ClusterError::Boot(failure) => Self::Guest(failure.to_string()),
+            ClusterError::Turns { .. } => Self::Turns(error.to_string()),
             ClusterError::Machine { vm, source } => {
                 let text = format!("vm {vm}: {source}");
                 match source {
                     MachineError::Config { .. }
                     | MachineError::Boot(_)
                     | MachineError::Snapshot(_)
-                    | MachineError::Journal(_)
                     | MachineError::LogFull { .. }
                     | MachineError::State(_) => Self::Input(text),
                     MachineError::Engine(EngineError::State(_)) => Self::Input(text),
@@ -57,16 +57,16 @@ impl From<ClusterError> for ExploreError {
                             Self::Internal(text)
                         }
                     },
+                    MachineError::Journal(_) => Self::Turns(text),
                     MachineError::Memory(_)
                     | MachineError::Engine(EngineError::TiersDiffer(_))
                     | MachineError::Poisoned(_) => Self::Internal(text),
                 }
             }
             ClusterError::Poisoned(_) => Self::Internal(error.to_string()),
-            ClusterError::Config(_)
-            | ClusterError::Schedule(_)
-            | ClusterError::Snapshot(_)
-            | ClusterError::Turns { .. } => Self::Input(error.to_string()),
+            ClusterError::Config(_) | ClusterError::Schedule(_) | ClusterError::Snapshot(_) => {
+                Self::Input(error.to_string())
+            }
         }
     }
 }
@@ -204,6 +204,13 @@ impl Machines {
 }
 
 impl Machines {
+    /// Runs a branch in which every VM's CPUs must take exactly these turns, if there are any.
+    pub fn held_to(&self, plan: &Plan, turns: Option<TurnRecording>) -> Result<Ran, ExploreError> {
+        let mut cluster = Cluster::new(&self.config)?;
+        cluster.restore(&self.snapshot)?;
+        Ok(ran(cluster.run_held_to(&branch_plan(plan), turns)?, self.snapshot.sim().now_ns()))
+    }
+
     /// Runs a branch and watches it. Gives the network's counts since power-on too.
     pub fn watched(&self, plan: &Plan) -> Result<(Ran, BranchLog, NetworkCounts), ExploreError> {
         let mut cluster = Cluster::new(&self.config)?;
@@ -289,6 +296,7 @@ pub fn ran(outcome: BranchOutcome, start_ns: u64) -> Ran {
             rolling: Digest(outcome.trace.rolling),
             rounds: outcome.records.unwrap_or_default().iter().map(trace_round).collect(),
         },
+        turns: outcome.turns,
         events: outcome.event_log.unwrap_or_default(),
         instructions: outcome.instructions,
         cluster_ns: outcome.cluster_ns,

@@ -2,7 +2,7 @@
 //! What runs branches: the cluster, or a small fake in tests.
 
 use chaoscontrol_artifact::schema::{AssertionSummary, TraceDocument, Violation};
-use chaoscontrol_cluster::GuestEvent;
+use chaoscontrol_cluster::{GuestEvent, TurnRecording};
 use chaoscontrol_fault::{Ledger, Mark, Schedule, Shape, Tactic};
 
 use crate::error::ExploreError;
@@ -39,6 +39,8 @@ pub struct Ran {
     pub ledger: Ledger,
     /// Every round.
     pub trace: TraceDocument,
+    /// The turns of the CPUs; empty where no VM keeps a schedule journal.
+    pub turns: TurnRecording,
     /// What the guests reported as events, in the order in which it was heard; a first part where there were too many.
     pub events: Vec<GuestEvent>,
     /// Instructions of all VMs.

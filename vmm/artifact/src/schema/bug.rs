@@ -81,6 +81,9 @@ pub struct BranchRecord {
     pub ledger: Ledger,
     /// What happened, round by round.
     pub trace: ObjectRef,
+    /// The turns that the CPUs took. None where no VM keeps a schedule journal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turns: Option<ObjectRef>,
     /// Instructions of all VMs.
     pub instructions: U64,
     /// Cluster ns that it took.
@@ -92,6 +95,7 @@ impl BranchRecord {
         rule::media("record.run", &self.run, &[MediaType::Run])?;
         rule::media_of("record.snapshot", self.snapshot.as_ref(), MediaType::Snapshot)?;
         rule::media("record.trace", &self.trace, &[MediaType::Trace])?;
+        rule::media_of("record.turns", self.turns.as_ref(), MediaType::Turns)?;
         rule::within("record.horizon_ns", self.horizon_ns.0, 1, HORIZON_NS_MAX)?;
         if let Some(event) = self.schedule.events().iter().find(|event| event.time_ns >= self.horizon_ns.0) {
             let (time, horizon) = (event.time_ns, self.horizon_ns);

@@ -116,6 +116,7 @@ fn bug(store: &Store, run: ObjectRef, snapshot: Option<ObjectRef>, number: u64) 
             ledger: Ledger::new(&schedule),
             schedule,
             trace: store.publish(&trace).unwrap(),
+            turns: None,
             instructions: U64(9),
             cluster_ns: U64(9),
         },

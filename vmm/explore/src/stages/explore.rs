@@ -10,6 +10,7 @@ use chaoscontrol_artifact::schema::{
 use chaoscontrol_artifact::{ExitCode, ObjectRef, StageResult, Store, U64};
 use chaoscontrol_fault::{FaultKind, Schedule};
 
+use super::reproduce::turns_of;
 use super::{Talk, same_guest};
 use crate::campaign::{Campaign, Settings, WINDOW};
 use crate::coverage::Coverage;
@@ -367,6 +368,7 @@ impl Explorer<'_> {
             schedule: ran.schedule,
             ledger: ran.ledger,
             trace: self.store.publish(&ran.trace)?,
+            turns: turns_of(self.store, &ran.turns)?,
             instructions: U64(ran.instructions),
             cluster_ns: U64(ran.cluster_ns),
         };

@@ -8,6 +8,7 @@ use chaoscontrol_artifact::{ExitCode, ObjectRef, StageResult, Store, StoreError,
 use chaoscontrol_fault::Schedule;
 use chaoscontrol_machine::KvmOptions;
 
+use super::reproduce::turns_of;
 use super::{AnyBug, Talk, bugs_of};
 use crate::error::ExploreError;
 use crate::machines::{Host, Machines, note_engine};
@@ -134,6 +135,7 @@ fn publish(store: &Store, bug: &AnyBug, minimal: Minimal) -> Result<ObjectRef, E
         schedule,
         ledger: ran.ledger,
         trace: store.publish(&ran.trace)?,
+        turns: turns_of(store, &ran.turns)?,
         instructions: U64(ran.instructions),
         cluster_ns: U64(ran.cluster_ns),
         ..bug.record.clone()

@@ -5,13 +5,12 @@ use chaoscontrol_artifact::schema::{
     Descriptor, Link, Outcome, Parameters, Reproduction, RunConfiguration, Start, TraceDocument,
 };
 use chaoscontrol_artifact::{ExitCode, MediaType, ObjectRef, StageResult, Store, StoreError};
-use chaoscontrol_cluster::{Cluster, GuestEvent};
+use chaoscontrol_cluster::{Cluster, GuestEvent, TurnRecording};
 use chaoscontrol_machine::KvmOptions;
 
 use super::{AnyBug, Talk, bugs_of};
 use crate::error::ExploreError;
 use crate::machines::{Host, Machines, branch_plan, configuration, note_engine, ran};
-use crate::pool::Pool;
 use crate::replay::first_divergence;
 use crate::subject::{Plan, Ran};
 
@@ -95,10 +94,24 @@ pub fn reproduce_bugs(
 /// Runs a bug's branch again and compares it with the recorded one.
 pub fn replay(store: &Store, bug: &AnyBug, options: &ReproduceOptions) -> Result<(Outcome, Ran), ExploreError> {
     let expected: TraceDocument = store.load(&bug.record.trace)?;
-    let ran = if options.from_boot {
-        run_from_boot(store, &bug.record.run, &bug.plan(), options.kvm)?
-    } else {
-        from_snapshot(store, bug, options.kvm)?
+    let turns = bug.record.turns.map(|turns| load_turns(store, &turns)).transpose()?;
+    let run = |turns| {
+        if options.from_boot {
+            run_from_boot(store, &bug.record.run, &bug.plan(), turns, options.kvm)
+        } else {
+            from_snapshot(store, bug, turns, options.kvm)
+        }
+    };
+    let ran = match run(turns) {
+        // Freely: the trace says where the run left the recorded one, or that the recording is no recording of it.
+        Err(ExploreError::Turns(what)) => {
+            let ran = run(None)?;
+            return Ok(match first_divergence(&expected, &ran.trace) {
+                Some(divergence) => (Outcome::Diverged(divergence), ran),
+                None => (Outcome::Error(format!("the run is the recorded one, but its turns are not: {what}")), ran),
+            });
+        }
+        ran => ran?,
     };
     let outcome = match first_divergence(&expected, &ran.trace) {
         Some(divergence) => Outcome::Diverged(divergence),
@@ -111,7 +124,23 @@ pub fn replay(store: &Store, bug: &AnyBug, options: &ReproduceOptions) -> Result
     Ok((outcome, ran))
 }
 
-fn from_snapshot(store: &Store, bug: &AnyBug, kvm: KvmOptions) -> Result<Ran, ExploreError> {
+/// The object of a branch's turns; none where no VM keeps a schedule journal.
+pub fn turns_of(store: &Store, turns: &TurnRecording) -> Result<Option<ObjectRef>, ExploreError> {
+    let kept = (!turns.is_empty()).then(|| store.put(MediaType::Turns, &turns.encode()));
+    Ok(kept.transpose()?)
+}
+
+fn load_turns(store: &Store, reference: &ObjectRef) -> Result<TurnRecording, ExploreError> {
+    let decoded = TurnRecording::decode(&store.read(reference)?);
+    decoded.map_err(|what| ExploreError::Input(format!("turns {}: {what}", reference.digest)))
+}
+
+fn from_snapshot(
+    store: &Store,
+    bug: &AnyBug,
+    turns: Option<TurnRecording>,
+    kvm: KvmOptions,
+) -> Result<Ran, ExploreError> {
     let snapshot = bug.record.snapshot.ok_or_else(|| ExploreError::Input(NO_SNAPSHOT.to_owned()))?;
     let host = Host { kvm, ..Host::default() }.on_engine_of(&store.load(&bug.record.run)?);
     let (machines, run) = Machines::load(store, &snapshot, &host)?;
@@ -119,18 +148,24 @@ fn from_snapshot(store: &Store, bug: &AnyBug, kvm: KvmOptions) -> Result<Ran, Ex
         let what = "the bug's snapshot is of another cluster than the bug's run configuration";
         return Err(ExploreError::Input(what.to_owned()));
     }
-    Pool::new(&machines, 1).run(&bug.plan())
+    machines.held_to(&bug.plan(), turns)
 }
 
 /// How a bug without a snapshot shows among errors.
 const NO_SNAPSHOT: &str = "the bug names no snapshot";
 
 /// Boots the cluster that `run` names and runs a branch from where setup was complete.
-pub fn run_from_boot(store: &Store, run: &ObjectRef, plan: &Plan, kvm: KvmOptions) -> Result<Ran, ExploreError> {
+pub fn run_from_boot(
+    store: &Store,
+    run: &ObjectRef,
+    plan: &Plan,
+    turns: Option<TurnRecording>,
+    kvm: KvmOptions,
+) -> Result<Ran, ExploreError> {
     let config = configuration(store, &store.load::<RunConfiguration>(run)?, kvm)?;
     let mut cluster = Cluster::boot(&config)?;
     let start_ns = cluster.sim().now_ns();
-    Ok(ran(cluster.run(&branch_plan(plan))?, start_ns))
+    Ok(ran(cluster.run_held_to(&branch_plan(plan), turns)?, start_ns))
 }
 
 /// A snapshot that is missing or damaged is a result; whatever keeps the host from working is a failure.
@@ -149,7 +184,7 @@ fn unable(bug: &AnyBug, error: ExploreError) -> Result<Outcome, ExploreError> {
             | StoreError::Mismatch { .. }
             | StoreError::Document { .. }),
         ) => Ok(Outcome::InvalidSnapshotDigest(file_free(&error))),
-        ExploreError::Input(text) | ExploreError::Guest(text) => Ok(Outcome::Error(text)),
+        ExploreError::Input(text) | ExploreError::Turns(text) | ExploreError::Guest(text) => Ok(Outcome::Error(text)),
         ExploreError::Store(_) | ExploreError::HostLacks(_) | ExploreError::Watchdog(_) | ExploreError::Internal(_) => {
             Err(error)
         }

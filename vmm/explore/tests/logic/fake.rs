@@ -67,6 +67,7 @@ impl Subject for FakeSubject {
         let digest = Digest::of(format!("{schedule:?} {}", plan.seed).as_bytes());
         let bug = (self.shows)(&schedule);
         Ok(Ran {
+            turns: Default::default(),
             violations: if bug { vec![violation()] } else { Vec::new() },
             assertions: vec![AssertionSummary {
                 kind: "always".into(),
