@@ -2,6 +2,7 @@
 //! The cluster: carries out what the pure core commands, round by round.
 
 mod midway;
+mod sdk_records;
 
 use std::sync::Arc;
 
@@ -15,11 +16,12 @@ use chaoscontrol_sim::{
 };
 
 use midway::{Keeping, Records};
+use sdk_records::SdkRecords;
 
 use crate::branch::{BranchOutcome, BranchPlan, EVENTS_MAX, EndReason, GuestEvent};
 use crate::config::{BootFailure, ClusterError};
 use crate::marks::Marks;
-use crate::node::{Message, MessageBody, Node, NodeStop};
+use crate::node::{MessageBody, Node, NodeStop};
 use crate::oracle::{Moment, Oracle, Slots};
 use crate::snapshot::{ClusterSnapshot, RestartPoint, VmMemo, VmSnapshot, WorkloadEnd};
 use crate::spent::{HostClock, Spent, Stopwatch};
@@ -31,9 +33,6 @@ pub use midway::Midway;
 
 /// Console output that is kept of each VM.
 pub const SERIAL_TAIL_BYTES: usize = 64 * 1024;
-
-/// Domain of the hash over one VM's SDK records in a round.
-const SDK_CONTEXT: &str = "chaoscontrol 2026 sdk records v1";
 
 type Result<T, N> = std::result::Result<T, ClusterError<<N as Node>::Error>>;
 
@@ -50,44 +49,6 @@ struct Vm<N: Node> {
     edges_before: Option<Vec<u8>>,
     /// Choices made before the branch; none for a VM that was restarted in it, and has no answers to come any more.
     choices_before: Option<u64>,
-}
-
-/// The SDK records of one round, hashed.
-#[derive(Default)]
-struct SdkRecords {
-    count: u64,
-    hasher: Option<blake3::Hasher>,
-}
-
-impl SdkRecords {
-    /// Covers the message's time, kind and contents, each field with a fixed or stated length.
-    fn push(&mut self, message: &Message) {
-        let hasher = self.hasher.get_or_insert_with(|| blake3::Hasher::new_derive_key(SDK_CONTEXT));
-        hasher.update(&message.at_guest_ns.to_le_bytes());
-        let mut field = |kind: u8, slot: u32, bytes: &[u8]| {
-            hasher.update(&[kind]);
-            hasher.update(&slot.to_le_bytes());
-            hasher.update(&(bytes.len() as u64).to_le_bytes());
-            hasher.update(bytes);
-        };
-        match &message.body {
-            MessageBody::Record { slot, bytes } => field(1, *slot, bytes),
-            MessageBody::Refused { slot, reason } => field(2, *slot, reason.as_bytes()),
-            MessageBody::Random { slot, below, value } => {
-                field(3, *slot, [below.to_le_bytes(), value.to_le_bytes()].as_flattened());
-            }
-            MessageBody::InitFailed => field(4, 0, &[]),
-            MessageBody::WorkloadExited(code) => field(5, 0, &[*code]),
-            MessageBody::WorkloadKilled(signal) => field(6, 0, &[*signal]),
-            MessageBody::AgentAnswer { number, code } => field(7, u32::from(*number), &[*code]),
-        }
-        self.count += 1;
-    }
-
-    fn take(&mut self) -> (u64, Digest) {
-        let digest = self.hasher.take().map_or([0; 32], |hasher| hasher.finalize().into());
-        (std::mem::take(&mut self.count), digest)
-    }
 }
 
 /// N machines, the core that decides, and the oracle that judges.
