@@ -4,7 +4,7 @@
 
 use std::process::{Child, Command};
 
-use chaoscontrol_e2e::{Bench, raft_chain, root};
+use chaoscontrol_e2e::{Bench, boot, raft_chain, root};
 
 /// Two processes that burn both cores until dropped.
 struct Hog(Vec<Child>);
@@ -33,6 +33,26 @@ fn same_bytes_with_one_job_and_two_idle_and_beside_a_hog() {
     drop(hog);
     assert_eq!(idle.objects(), busy.objects(), "the stores differ");
     assert!(first == second, "descriptors differ");
+}
+
+#[test]
+fn same_bytes_whatever_is_kept_of_branches_in_their_middle() {
+    let bench = Bench::new();
+    let booted = boot(&bench, &["--seed", "42", "--append", "raft_bug=fig8_commit"]).expect_code(0);
+    let horizon = ["--horizon-ns", "2000000000"];
+    for mode in ["faults", "hybrid"] {
+        // None, room for a few, and all; each descriptor names its corpus by digest.
+        let rounds = [("0", "1"), ("0", "2"), ("8", "1"), ("8", "2"), ("512", "2")].map(|(mib, jobs)| {
+            let explore = ["--branches", "48", "--seed", "3", "--mode", mode, "--middles-mib", mib, "--jobs", jobs];
+            bench.run("chaos-explore-round", &[&explore[..], &horizon].concat(), &booted).expect_code(0)
+        });
+        assert!(rounds.iter().all(|round| *round == rounds[0]), "{mode}: descriptors differ");
+        let minimal = [("0", "1"), ("512", "2")].map(|(mib, jobs)| {
+            let minimize = ["--attempts", "40", "--middles-mib", mib, "--jobs", jobs];
+            bench.run("chaos-minimize", &minimize, &rounds[0]).expect_code(0)
+        });
+        assert!(minimal[0] == minimal[1], "{mode}: minimized bugs differ");
+    }
 }
 
 #[test]

@@ -11,7 +11,9 @@ mod table;
 use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::ExitCode;
-use chaoscontrol_cli::{Context, FROM, Failures, Flag, INPUT, JOBS, Output, Positional, STORE, TIER, Tool, tool_main};
+use chaoscontrol_cli::{
+    Context, FROM, Failures, Flag, INPUT, JOBS, MIDDLES, Output, Positional, STORE, TIER, Tool, tool_main,
+};
 use chaoscontrol_explore::machines::choose_tier;
 
 /// Marked intervals of the guests.
@@ -71,6 +73,7 @@ static TOOL: Tool = Tool {
         Flag::many("mode", "NAME", "explore: how branches are planned; default: faults and uniform").choices(&MODES),
         Flag::one("state", "FILE", "explore: results, a line each; what it has is not run again"),
         JOBS,
+        MIDDLES,
         TIER,
         INPUT,
         STORE,

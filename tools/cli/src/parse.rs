@@ -136,6 +136,11 @@ impl Arguments {
         Ok((self.is_set("allow-unfaithful-kvm"), self.number("pin-core")?, watchdog_s))
     }
 
+    /// What `--middles-mib` says, in bytes.
+    pub fn middles_bytes(&self) -> Failures<u64> {
+        Ok(self.number_within("middles-mib", 0, 1 << 20, 256)? << 20)
+    }
+
     /// The value of a flag that must be given.
     pub fn required(&self, name: &str) -> Failures<PathBuf> {
         self.path(name).ok_or_else(|| Failure::usage(format!("--{name} is missing")))

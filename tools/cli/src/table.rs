@@ -224,6 +224,13 @@ pub const WATCHDOG: Flag =
 
 /// `--jobs`.
 pub const JOBS: Flag = Flag::one("jobs", "N", "Branches run at once; changes no result").default("the number of cores");
+/// `--middles-mib`.
+pub const MIDDLES: Flag = Flag::one(
+    "middles-mib",
+    "N",
+    "Memory for branches in their middle, from which others that are the same so far go on; 0 is none; changes no result",
+)
+.default("256");
 /// `--tier`.
 pub const TIER: Flag = Flag::one("tier", "NAME", "How guest instructions run, both compares; changes no result")
     .choices(&["reference", "compiled", "both"])

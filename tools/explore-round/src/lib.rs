@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use chaoscontrol_artifact::schema::{
@@ -13,7 +13,7 @@ use chaoscontrol_artifact::schema::{
 use chaoscontrol_artifact::{ExitCode, MediaType, StageResult, document};
 use chaoscontrol_cli::{Failure, Failures, Flag, Stage, admit, nearest, read_document, read_input, read_profile};
 use chaoscontrol_explore::machines::{Host, choose_tier};
-use chaoscontrol_explore::stages::explore::{Along, ExploreOptions, HORIZON_NS_MAX, Standing, explore};
+use chaoscontrol_explore::stages::explore::{Along, Effort, ExploreOptions, HORIZON_NS_MAX, Standing, explore};
 use chaoscontrol_explore::{ExploreError, Shard};
 use chaoscontrol_fault::FaultKind;
 
@@ -123,8 +123,9 @@ pub fn run(stage: &Stage, rounds: Option<u64>) -> Failures<StageResult> {
     let engine = arguments.text("engine")?;
     let of_profile = |value: fn(&CampaignProfile) -> Option<u64>| profile.and_then(value);
     let default_rounds = of_profile(|profile| Some(profile.rounds.into())).or(rounds).unwrap_or(1);
+    let host = Host::from_flags(engine.as_deref(), allow_unfaithful, pin_core, watchdog_s).map_err(Failure::usage)?;
     let options = ExploreOptions {
-        host: Host::from_flags(engine.as_deref(), allow_unfaithful, pin_core, watchdog_s).map_err(Failure::usage)?,
+        host: Host { middles_bytes: arguments.middles_bytes()?, clock: Some(host_ns), ..host },
         rounds: if rounds.is_some() { within("rounds", ROUNDS_MAX)?.unwrap_or(default_rounds) } else { 1 },
         shard: shard(arguments.text("shard")?)?,
         branches: within("branches", 1 << 40)?.or(of_profile(|profile| Some(profile.branches.into()))).unwrap_or(64),
@@ -169,7 +170,7 @@ pub fn run(stage: &Stage, rounds: Option<u64>) -> Failures<StageResult> {
     };
     let talk = |done: u64, total: u64, note: &str| watch.talk(done, total, note);
     let along = Along { talk: &talk, branch: &|standing| watch.branch(standing), round: &save };
-    let (mut result, total) = explore(stage.store, stage.before()?, &options, begun.as_ref(), &along)?;
+    let (mut result, total, effort) = explore(stage.store, stage.before()?, &options, begun.as_ref(), &along)?;
     let found = match total.bugs {
         0 => "no bug found; more branches go on from this descriptor".to_owned(),
         1 => "1 bug found".to_owned(),
@@ -177,10 +178,17 @@ pub fn run(stage: &Stage, rounds: Option<u64>) -> Failures<StageResult> {
     };
     let speed = watch.speed().map_or(String::new(), |speed| format!("; {speed}"));
     watch.say(&format!("{} branches, {} edges: {found}{speed}", total.branches.0, total.edges));
+    watch.say(&spelled_effort(&effort, options.jobs));
     if let Some(document) = document {
         result.inputs.push(Link::new("profile", stage.store.publish(&document)?));
     }
     Ok(result)
+}
+
+/// Ns of this host since it was first asked for.
+fn host_ns() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What people see of a running exploration.
@@ -248,6 +256,34 @@ impl Watch<'_> {
         }
         self.limit.is_none_or(|limit| elapsed < limit)
     }
+}
+
+/// Where the time went, for people.
+fn spelled_effort(effort: &Effort, jobs: u32) -> String {
+    let Effort { spent, rounds_ns, merging_ns, cluster_ns, saved_ns } = *effort;
+    let of = |part: u64, whole: u128| {
+        let tenths = u128::from(part) * 1000 / whole.max(1);
+        format!("{}.{} %", tenths / 10, tenths % 10)
+    };
+    let mut line =
+        format!("{jobs} jobs busy {} of the time", of(spent.total_ns(), u128::from(rounds_ns) * u128::from(jobs)));
+    for (what, part_ns) in [
+        ("guests", spent.guests_ns),
+        ("network and faults", spent.barriers_ns),
+        ("what guests report", spent.reports_ns),
+        ("snapshots", spent.snapshots_ns),
+        ("hashing", spent.endings_ns),
+    ] {
+        line.push_str(&format!(", {what} {}", of(part_ns, spent.total_ns().into())));
+    }
+    line.push_str(&format!("; merging and planning {} of the time of one", of(merging_ns, rounds_ns.into())));
+    if saved_ns > 0 {
+        line.push_str(&format!(
+            "; {} of cluster time went on from the middle of others",
+            of(saved_ns, cluster_ns.into())
+        ));
+    }
+    line
 }
 
 /// A time for people.

@@ -8,7 +8,8 @@ use chaos_explore_round::{
 };
 use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_cli::{
-    ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, INPUT, JOBS, PIN_CORE, PROFILE, SEED, STORE, TIER, Tool, WATCHDOG, stage_main,
+    ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, INPUT, JOBS, MIDDLES, PIN_CORE, PROFILE, SEED, STORE, TIER, Tool, WATCHDOG,
+    stage_main,
 };
 
 static TOOL: Tool = Tool {
@@ -25,6 +26,7 @@ static TOOL: Tool = Tool {
         BRANCHES,
         SHARD,
         JOBS,
+        MIDDLES,
         TIER,
         SEED,
         PROFILE,

@@ -9,8 +9,8 @@ use chaos_explore_round::{
 };
 use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_cli::{
-    ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, Flag, INPUT, JOBS, PIN_CORE, PROFILE, SEED, STORE, TIER, Tool, WATCHDOG,
-    stage_main,
+    ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, Flag, INPUT, JOBS, MIDDLES, PIN_CORE, PROFILE, SEED, STORE, TIER, Tool,
+    WATCHDOG, stage_main,
 };
 
 static TOOL: Tool = Tool {
@@ -27,6 +27,7 @@ static TOOL: Tool = Tool {
         Flag::one("rounds", "N", "Rounds").default("10"),
         BRANCHES,
         JOBS,
+        MIDDLES,
         TIER,
         SEED,
         PROFILE,

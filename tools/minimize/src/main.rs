@@ -5,7 +5,7 @@ use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::{ExitCode, StageResult};
 use chaoscontrol_cli::{
-    ALLOW_UNFAITHFUL_KVM, BUG, FROM, Failure, Failures, Flag, INPUT, JOBS, PIN_CORE, STORE, Stage, TIER, Tool,
+    ALLOW_UNFAITHFUL_KVM, BUG, FROM, Failure, Failures, Flag, INPUT, JOBS, MIDDLES, PIN_CORE, STORE, Stage, TIER, Tool,
     WATCHDOG, stage_main,
 };
 use chaoscontrol_explore::machines::{Host, choose_tier};
@@ -28,6 +28,7 @@ static TOOL: Tool = Tool {
             "Also run every subset of up to three of the faults found, and say how many the smallest has that shows the bug",
         ),
         JOBS,
+        MIDDLES,
         TIER,
         ALLOW_UNFAITHFUL_KVM,
         PIN_CORE,
@@ -54,7 +55,7 @@ fn work(stage: &Stage) -> Failures<StageResult> {
     let (allow_unfaithful, pin_core, watchdog_s) = arguments.kvm()?;
     let host = Host::from_flags(None, allow_unfaithful, pin_core, watchdog_s).map_err(Failure::usage)?;
     let options = MinimizeOptions {
-        kvm: host.kvm,
+        host: Host { middles_bytes: arguments.middles_bytes()?, ..host },
         bug: arguments.number("bug")?,
         attempts: arguments.number_within("attempts", 1, 1 << 20, u64::from(ATTEMPTS))? as u32,
         jobs: stage.context.jobs()?,

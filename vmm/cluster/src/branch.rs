@@ -86,6 +86,8 @@ pub struct BranchOutcome {
     pub schedule: Schedule,
     /// What the guests did, in the order of (round, VM); the first [`MARKS_MAX`].
     pub marks: Vec<Mark>,
+    /// Numbers that the guests got from `get_random`.
+    pub randoms: u64,
     /// What became of each fault.
     pub ledger: Ledger,
     /// The rolling trace over the branch's rounds.

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! The cluster: carries out what the pure core commands, round by round.
 
+mod midway;
+mod sdk_records;
+
 use std::sync::Arc;
 
-use chaoscontrol_fault::{Schedule, Stream};
+use chaoscontrol_fault::{Choice, RANDOMS_FROM, Schedule, Stream};
 use chaoscontrol_machine::Machine;
 use chaoscontrol_machine::smp::journal::SliceRecord;
 use chaoscontrol_protocol::Record;
@@ -12,21 +15,24 @@ use chaoscontrol_sim::{
     Command, Digest, Observation, Power, PowerCut, Round, RoundRecord, SentFrame, Sim, SimConfig, VmEnd,
 };
 
+use midway::{Keeping, Records};
+use sdk_records::SdkRecords;
+
 use crate::branch::{BranchOutcome, BranchPlan, EVENTS_MAX, EndReason, GuestEvent};
 use crate::config::{BootFailure, ClusterError};
 use crate::marks::Marks;
-use crate::node::{Message, MessageBody, Node, NodeStop};
+use crate::node::{MessageBody, Node, NodeStop};
 use crate::oracle::{Moment, Oracle, Slots};
 use crate::snapshot::{ClusterSnapshot, RestartPoint, VmMemo, VmSnapshot, WorkloadEnd};
+use crate::spent::{HostClock, Spent, Stopwatch};
 use crate::turns::TurnRecording;
 use crate::violation::ViolationKind;
 use crate::watch::{BranchLog, ConsoleLog};
 
+pub use midway::Midway;
+
 /// Console output that is kept of each VM.
 pub const SERIAL_TAIL_BYTES: usize = 64 * 1024;
-
-/// Domain of the hash over one VM's SDK records in a round.
-const SDK_CONTEXT: &str = "chaoscontrol 2026 sdk records v1";
 
 type Result<T, N> = std::result::Result<T, ClusterError<<N as Node>::Error>>;
 
@@ -39,46 +45,10 @@ struct Vm<N: Node> {
     sdk: SdkRecords,
     /// Frames of this round that were taken before its barrier.
     frames: Vec<SentFrame>,
-    /// Edges that were counted before a restart in this branch.
+    /// Edges that were counted before a restart in this branch, or before it went on from its middle.
     edges_before: Option<Vec<u8>>,
-}
-
-/// The SDK records of one round, hashed.
-#[derive(Default)]
-struct SdkRecords {
-    count: u64,
-    hasher: Option<blake3::Hasher>,
-}
-
-impl SdkRecords {
-    /// Covers the message's time, kind and contents, each field with a fixed or stated length.
-    fn push(&mut self, message: &Message) {
-        let hasher = self.hasher.get_or_insert_with(|| blake3::Hasher::new_derive_key(SDK_CONTEXT));
-        hasher.update(&message.at_guest_ns.to_le_bytes());
-        let mut field = |kind: u8, slot: u32, bytes: &[u8]| {
-            hasher.update(&[kind]);
-            hasher.update(&slot.to_le_bytes());
-            hasher.update(&(bytes.len() as u64).to_le_bytes());
-            hasher.update(bytes);
-        };
-        match &message.body {
-            MessageBody::Record { slot, bytes } => field(1, *slot, bytes),
-            MessageBody::Refused { slot, reason } => field(2, *slot, reason.as_bytes()),
-            MessageBody::Random { slot, below, value } => {
-                field(3, *slot, [below.to_le_bytes(), value.to_le_bytes()].as_flattened());
-            }
-            MessageBody::InitFailed => field(4, 0, &[]),
-            MessageBody::WorkloadExited(code) => field(5, 0, &[*code]),
-            MessageBody::WorkloadKilled(signal) => field(6, 0, &[*signal]),
-            MessageBody::AgentAnswer { number, code } => field(7, u32::from(*number), &[*code]),
-        }
-        self.count += 1;
-    }
-
-    fn take(&mut self) -> (u64, Digest) {
-        let digest = self.hasher.take().map_or([0; 32], |hasher| hasher.finalize().into());
-        (std::mem::take(&mut self.count), digest)
-    }
+    /// Choices made before the branch; none for a VM that was restarted in it, and has no answers to come any more.
+    choices_before: Option<u64>,
 }
 
 /// N machines, the core that decides, and the oracle that judges.
@@ -98,6 +68,8 @@ pub struct Cluster<N: Node = Machine> {
     turns: TurnRecording,
     /// What the branch is held to.
     held_to: Option<TurnRecording>,
+    /// Where the host's time goes.
+    watch: Stopwatch,
     /// Why nothing may be believed of the cluster any more.
     poisoned: Option<String>,
 }
@@ -117,6 +89,7 @@ impl<N: Node> Cluster<N> {
             sdk: SdkRecords::default(),
             frames: Vec::new(),
             edges_before: None,
+            choices_before: None,
         };
         let vms: Vec<Vm<N>> = nodes.into_iter().map(vm).collect();
         Ok(Self {
@@ -129,6 +102,7 @@ impl<N: Node> Cluster<N> {
             marks: Marks::default(),
             watched: None,
             held_to: None,
+            watch: Stopwatch::default(),
             poisoned: None,
         })
     }
@@ -143,6 +117,17 @@ impl<N: Node> Cluster<N> {
     #[must_use]
     pub fn oracle(&self) -> &Oracle {
         &self.oracle
+    }
+
+    /// Measures from here on where the host's time goes.
+    pub fn time(&mut self, clock: Option<HostClock>) {
+        self.watch = Stopwatch::new(clock);
+    }
+
+    /// Where it went in the branch that ran last.
+    #[must_use]
+    pub fn spent(&self) -> Spent {
+        self.watch.spent()
     }
 
     /// The machine of a VM.
@@ -229,15 +214,30 @@ impl<N: Node> Cluster<N> {
 
     /// Runs one branch in which every VM's CPUs must take exactly these turns.
     pub fn run_held_to(&mut self, plan: &BranchPlan, turns: Option<TurnRecording>) -> Result<BranchOutcome, N> {
+        self.start(plan, turns)?;
+        self.run_on(plan, plan.full_trace.then(Vec::new), &mut Keeping::at(&[]))
+    }
+
+    /// Starts a branch here.
+    fn start(&mut self, plan: &BranchPlan, turns: Option<TurnRecording>) -> Result<(), N> {
         self.check_sound()?;
         self.begin(plan)?;
         self.hold_to(turns)?;
-        let start_ns = self.sim.now_ns();
         self.ran_instructions = 0;
         self.event_log = plan.full_trace.then(Vec::new);
         let flushes = self.vms.iter().map(|vm| vm.node.flushes());
-        self.marks = Marks::begin(start_ns, flushes, plan.tactic.as_ref(), self.sim.config(), plan.horizon_ns);
-        let mut records = plan.full_trace.then(Vec::new);
+        self.marks = Marks::begin(self.sim.now_ns(), flushes, plan.tactic.as_ref(), self.sim.config(), plan.horizon_ns);
+        Ok(())
+    }
+
+    /// Runs a branch to its end. `records` are those of its rounds so far, where they are kept.
+    fn run_on(
+        &mut self,
+        plan: &BranchPlan,
+        records: Records,
+        keeping: &mut Keeping<'_, N::Snapshot>,
+    ) -> Result<BranchOutcome, N> {
+        let mut records = (records, Vec::new());
         let end = loop {
             if !self.oracle.violations().is_empty() {
                 break EndReason::Violation;
@@ -251,13 +251,22 @@ impl<N: Node> Cluster<N> {
             if self.sim.finished() {
                 break EndReason::Horizon;
             }
+            self.keep_midway(plan, &mut records, keeping);
             let record = self.round()?;
-            if let Some(records) = &mut records {
-                records.push(record);
+            if plan.full_trace {
+                records.1.push(record);
             }
         };
+        self.watch.lap(|spent| &mut spent.barriers_ns);
         self.close_turns()?;
-        Ok(self.outcome(plan, end, start_ns, records))
+        let (before, since) = records;
+        let records = before.map(|before| {
+            let before = before.iter().flat_map(|part| part.iter().cloned());
+            before.chain(since).collect()
+        });
+        let outcome = self.outcome(plan, end, records);
+        self.watch.lap(|spent| &mut spent.endings_ns);
+        Ok(outcome)
     }
 
     /// Restores the snapshot and runs one branch from it.
@@ -292,8 +301,8 @@ impl<N: Node> Cluster<N> {
             if !matches!(self.sim.power(index), Power::Down { .. }) {
                 vm.node.reseed(entropy, generation);
             }
-            let own = plan.schedule.choices().iter().filter(|choice| choice.vm == index);
-            vm.node.answer_choices(own.map(|choice| (u64::from(choice.nth), choice.value)).collect());
+            vm.choices_before = Some(vm.node.choices_made());
+            vm.answer(index, 0, plan);
             vm.node.set_coverage(plan.coverage);
             vm.edges_before = None;
         }
@@ -347,13 +356,7 @@ impl<N: Node> Cluster<N> {
         (0..self.sim.config().vms()).try_for_each(|vm| self.end_segment(vm))
     }
 
-    fn outcome(
-        &mut self,
-        plan: &BranchPlan,
-        end: EndReason,
-        start_ns: u64,
-        records: Option<Vec<RoundRecord>>,
-    ) -> BranchOutcome {
+    fn outcome(&mut self, plan: &BranchPlan, end: EndReason, records: Option<Vec<RoundRecord>>) -> BranchOutcome {
         self.collect_counts();
         let hashes: Vec<Digest> =
             self.vms.iter_mut().flat_map(|vm| [vm.node.memory_hash(), vm.node.disk_hash()]).collect();
@@ -365,6 +368,7 @@ impl<N: Node> Cluster<N> {
             events: self.oracle.events(),
             coverage,
             schedule: self.sim.schedule().clone(),
+            randoms: self.marks.drawn(),
             marks: self.marks.take(),
             ledger: self.sim.ledger().clone(),
             trace: *self.sim.trace(),
@@ -372,7 +376,7 @@ impl<N: Node> Cluster<N> {
             records,
             event_log: self.event_log.take(),
             instructions: self.ran_instructions,
-            cluster_ns: self.sim.now_ns() - start_ns,
+            cluster_ns: self.sim.now_ns() - self.sim.branch_start_ns(),
             serial: self.vms.iter().map(|vm| vm.memo.serial.clone()).collect(),
             network: self.sim.network_counts(),
             turns: std::mem::take(&mut self.turns),
@@ -383,13 +387,18 @@ impl<N: Node> Cluster<N> {
     pub fn snapshot(&mut self) -> Result<ClusterSnapshot<N::Snapshot>, N> {
         self.check_sound()?;
         self.collect_counts();
+        Ok(self.snapshot_as_it_stands())
+    }
+
+    /// The whole cluster; what the guests count waits in their memory for whoever collects it.
+    fn snapshot_as_it_stands(&mut self) -> ClusterSnapshot<N::Snapshot> {
         let vm = |vm: &mut Vm<N>| VmSnapshot {
             machine: vm.node.snapshot(),
             restart: vm.restart.clone(),
             memo: vm.memo.clone(),
         };
         let vms = self.vms.iter_mut().map(vm).collect();
-        Ok(ClusterSnapshot { sim: self.sim.state().clone(), oracle: self.oracle.clone(), vms })
+        ClusterSnapshot { sim: self.sim.state().clone(), oracle: self.oracle.clone(), vms }
     }
 
     /// Becomes the cluster of the snapshot. Costs what differs, not what it holds.
@@ -409,6 +418,7 @@ impl<N: Node> Cluster<N> {
             vm.memo = from.memo.clone();
             vm.sdk = SdkRecords::default();
             vm.edges_before = None;
+            vm.choices_before = None;
         }
         self.sim = sim;
         self.oracle = snapshot.oracle.clone();
@@ -430,6 +440,7 @@ impl<N: Node> Cluster<N> {
         for (command, event) in &round.commands {
             self.carry_out(command, *event)?;
         }
+        self.watch.lap(|spent| &mut spent.barriers_ns);
         let vms = self.sim.config().vms();
         let observations = (0..vms).map(|vm| self.run_vm(vm, &round)).collect::<std::result::Result<Vec<_>, _>>()?;
         let record = self.sim.finish_round(&round, &observations);
@@ -503,6 +514,7 @@ impl<N: Node> Cluster<N> {
         let vm = &mut self.vms[usize::from(index)];
         let slots = point.filter(|_| resumed).map_or_else(Slots::default, |point| point.slots.clone());
         (vm.memo.workload, vm.memo.ended) = (None, false);
+        vm.choices_before = None;
         if let Some(clock) = self.sim.restarted(index, vm.node.now_guest_ns()) {
             vm.node.set_clock(clock);
         }
@@ -526,6 +538,7 @@ impl<N: Node> Cluster<N> {
             }
             _ => VmEnd::Stopped,
         };
+        self.watch.lap(|spent| &mut spent.guests_ns);
         let turns = self.vms[usize::from(index)].node.take_turns();
         self.keep_turns(index, turns);
         self.vms[usize::from(index)].node.drain_sdk();
@@ -540,7 +553,7 @@ impl<N: Node> Cluster<N> {
             self.marks.sent(index, clock.to_cluster_ns(frame.at_guest_ns));
         }
         self.marks.flushed(index, vm.node.flushes(), round.end_ns);
-        Ok(Observation {
+        let observation = Observation {
             end,
             instructions: vm.node.instructions(),
             registers: vm.node.register_hash(),
@@ -548,7 +561,9 @@ impl<N: Node> Cluster<N> {
             sdk_records,
             sdk,
             disks: vm.node.disk_counts(),
-        })
+        };
+        self.watch.lap(|spent| &mut spent.reports_ns);
+        Ok(observation)
     }
 
     fn run_to(&mut self, index: u16, deadline: u64) -> Result<VmEnd, N> {
@@ -639,7 +654,7 @@ impl<N: Node> Cluster<N> {
                     Err(error) => self.oracle.refuse(vm, slot, &error.to_string()),
                 },
                 MessageBody::Refused { slot, reason } => self.oracle.refuse(vm, slot, &reason),
-                MessageBody::Random { below: 0, .. } => {}
+                MessageBody::Random { below: 0, .. } => self.marks.drew(),
                 MessageBody::Random { .. } => self.marks.chose(vm, cluster_ns),
                 MessageBody::InitFailed => {
                     self.oracle.violate(moment, ViolationKind::GuestShutdown { how: INIT_FAILED.to_owned() });
@@ -717,6 +732,18 @@ impl<N: Node> Vm<N> {
     /// Whether nothing more can come of it, short of a restart.
     fn over(&self) -> bool {
         self.memo.ended || self.memo.workload.is_some()
+    }
+
+    /// Gives the answers of the branch's schedule to what the VM has still to choose, and to draw after `drawn` in the branch.
+    fn answer(&mut self, index: u16, drawn: u64, plan: &BranchPlan) {
+        let Some(before) = self.choices_before else { return };
+        let made = self.node.choices_made();
+        let own = plan.schedule.choices().iter().filter(|choice| choice.vm == index);
+        let (choices, randoms): (Vec<&Choice>, Vec<&Choice>) = own.partition(|choice| choice.nth < RANDOMS_FROM);
+        let choices = choices.iter().map(|choice| (before.saturating_add(choice.nth.into()), choice.value));
+        self.node.answer_choices(choices.filter(|(number, _)| *number >= made).collect());
+        let randoms = randoms.iter().map(|choice| (u64::from(choice.nth - RANDOMS_FROM), choice.value));
+        self.node.answer_randoms(drawn, randoms.filter(|(number, _)| *number >= drawn).collect());
     }
 
     /// Edge hit counts of this branch over all restarts.

@@ -128,10 +128,20 @@ impl Node for Machine {
         Machine::replay_is_complete(self)
     }
 
+    fn choices_made(&self) -> u64 {
+        self.sdk().choices_made()
+    }
+
     fn answer_choices(&mut self, answers: BTreeMap<u64, u64>) {
-        let sdk = self.sdk_mut();
-        let made = sdk.choices_made();
-        sdk.force_choices(answers.into_iter().map(|(nth, answer)| (made.saturating_add(nth), answer)).collect());
+        self.sdk_mut().force_choices(answers);
+    }
+
+    fn randoms_made(&self) -> u64 {
+        self.sdk().randoms_made()
+    }
+
+    fn answer_randoms(&mut self, made: u64, answers: BTreeMap<u64, u64>) {
+        self.sdk_mut().force_randoms(made, answers);
     }
 
     fn take_frames(&mut self) -> Vec<SentFrame> {

@@ -35,6 +35,10 @@ pub(crate) struct Marks {
     /// Those of the running round.
     round: Vec<Mark>,
     kept: Vec<Mark>,
+    /// The barriers of rounds that had marks, with how many were kept by then.
+    barriers: Vec<(u64, usize)>,
+    /// Numbers drawn. There may be a great many, and no fault need follow one, so they make no marks.
+    drawn: u64,
     tactician: Option<Tactician>,
 }
 
@@ -78,6 +82,16 @@ impl Marks {
         self.mark(vm, cluster_ns, CHOICE.to_owned());
     }
 
+    /// A guest got a number from `get_random`.
+    pub fn drew(&mut self) {
+        self.drawn += 1;
+    }
+
+    /// How many did.
+    pub fn drawn(&self) -> u64 {
+        self.drawn
+    }
+
     /// A VM sent its first frame of a round.
     pub fn sent(&mut self, vm: u16, cluster_ns: u64) {
         let Some(before) = self.before.get_mut(usize::from(vm)) else { return };
@@ -103,8 +117,33 @@ impl Marks {
         let now_ns = now_ns.saturating_sub(self.start_ns);
         let events = self.tactician.as_mut().map_or(Vec::new(), |tactician| tactician.react(&self.round, now_ns));
         self.round.truncate(MARKS_MAX - self.kept.len());
-        self.kept.append(&mut self.round);
+        if !self.round.is_empty() {
+            self.kept.append(&mut self.round);
+            self.barriers.push((now_ns, self.kept.len()));
+        }
         events
+    }
+
+    /// The same marks under another tactic.
+    pub fn under(&self, tactician: Option<Tactician>) -> Self {
+        Self { tactician, ..self.clone() }
+    }
+
+    /// How many are kept.
+    pub fn kept(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// The tactician as these marks leave it, if it does nothing for them. None of them may have been left out.
+    pub fn idle_until_now(&self, mut tactician: Tactician) -> Option<Tactician> {
+        let mut first = 0;
+        for (now_ns, end) in &self.barriers {
+            if !tactician.react(&self.kept[first..*end], *now_ns).is_empty() {
+                return None;
+            }
+            first = *end;
+        }
+        Some(tactician)
     }
 
     /// The marks of the branch that has ended.

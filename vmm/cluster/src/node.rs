@@ -126,9 +126,15 @@ pub trait Node: Sized {
         true
     }
 
-    /// Answers coming choices of the guest: from how many it makes before, counted from now, to the answer. Replaces what was
-    /// set before.
+    /// Choices that the guest made since power-on.
+    fn choices_made(&self) -> u64;
+    /// Answers coming choices of the guest: from how many it makes before, since power-on, to the answer. Replaces what was set
+    /// before.
     fn answer_choices(&mut self, answers: BTreeMap<u64, u64>);
+    /// Numbers that the guest got from `get_random` since the branch started.
+    fn randoms_made(&self) -> u64;
+    /// Answers coming `get_random`s of the branch, which got `made` so far, likewise: from how many it gets before.
+    fn answer_randoms(&mut self, made: u64, answers: BTreeMap<u64, u64>);
     /// Takes the frames sent since the last call, in order.
     fn take_frames(&mut self) -> Vec<SentFrame>;
     /// Hands a frame to the network card; false when it is lost.

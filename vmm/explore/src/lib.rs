@@ -15,6 +15,7 @@ pub mod error;
 pub mod events;
 pub mod journal;
 pub mod machines;
+pub mod middles;
 pub mod minimize;
 pub mod pool;
 pub mod replay;

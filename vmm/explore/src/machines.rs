@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! The cluster as a subject: real machines behind [`Subject`].
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use chaoscontrol_artifact::schema::{
     AssertionMoment, AssertionSummary, BugIdentity, DiskConfiguration, KvmReport, Parameter, RunConfiguration,
@@ -11,7 +11,7 @@ use chaoscontrol_artifact::{Digest, ObjectRef, StageResult, Store, U64};
 use chaoscontrol_cluster::sim::{NetworkConfig, NetworkCounts, RoundRecord, VmRecord};
 use chaoscontrol_cluster::{
     AssertionRow, BranchLog, BranchOutcome, BranchPlan, Cluster, ClusterConfig, ClusterError, ClusterSnapshot,
-    DiskSpec, EndReason, FLUSH, FirstTime, SEND, TurnRecording, ViolationKind,
+    DiskSpec, EndReason, FLUSH, FirstTime, HostClock, Midway, SEND, Spent, TurnRecording, ViolationKind,
 };
 use chaoscontrol_fault::{Mark, Shape};
 use chaoscontrol_machine::engine::{EngineError, KvmError};
@@ -21,6 +21,7 @@ use chaoscontrol_machine::pages::PageMap;
 use chaoscontrol_machine::{CpuSchedule, EngineKind, Firmware, KvmOptions, MachineError, SmpConfig, kvm};
 
 use crate::error::ExploreError;
+use crate::middles::Middles;
 use crate::snapshots;
 use crate::subject::{Factory, Plan, Ran, Subject};
 
@@ -126,6 +127,10 @@ pub struct Host {
     pub engine: Option<EngineKind>,
     /// Whether and how KVM may be used.
     pub kvm: KvmOptions,
+    /// Bytes for branches in their middle, from which others go on that are the same so far; 0 is none.
+    pub middles_bytes: u64,
+    /// Measures where the host's time goes.
+    pub clock: Option<HostClock>,
 }
 
 impl Host {
@@ -141,7 +146,8 @@ impl Host {
         let engine = engine.map(|name| EngineKind::from_name(name).ok_or_else(|| unknown(name))).transpose()?;
         let pin_core = pin_core.map(|core| usize::try_from(core).unwrap_or(usize::MAX));
         let watchdog_s = u32::try_from(watchdog_s).unwrap_or(u32::MAX);
-        Ok(Self { engine, kvm: KvmOptions { allow_unfaithful, pin_core, watchdog_s } })
+        let kvm = KvmOptions { allow_unfaithful, pin_core, watchdog_s };
+        Ok(Self { engine, kvm, ..Self::default() })
     }
 
     /// The same, on the engine that `run` names.
@@ -175,7 +181,16 @@ pub fn note_engine(result: &mut StageResult, run: &RunConfiguration) {
 pub struct Machines {
     config: ClusterConfig,
     snapshot: Arc<ClusterSnapshot>,
+    middles: Arc<Middles<Midway>>,
+    clock: Option<HostClock>,
+    spent: Arc<Mutex<Spent>>,
 }
+
+/// Moments of a branch at which it may be kept in its middle, evenly spaced: what differs lies a fortieth of its length behind one of them
+/// on average.
+const MOMENTS: u64 = 20;
+/// Of those, every so manieth is one where two branches differ in an answer, which may be given at any time.
+const COARSE: u64 = 5;
 
 impl Machines {
     /// Machines for the snapshot `reference` names, on the engine that took it or on another. Gives the run configuration
@@ -193,13 +208,38 @@ impl Machines {
             return Err(ExploreError::Input(format!("snapshot: it has {have} VMs, its run configuration {want}")));
         }
         let config = configuration(store, &run, host.kvm)?;
-        let snapshot = Arc::new(snapshots::load(store, &manifest)?);
-        Ok((Self { config, snapshot }, run_ref))
+        let snapshot = snapshots::load(store, &manifest)?;
+        let machines = Self { clock: host.clock, ..Self::booted(config, snapshot) };
+        Ok((machines.with_middles(host.middles_bytes), run_ref))
     }
 
     /// Machines for a cluster that has just booted.
     pub fn booted(config: ClusterConfig, snapshot: ClusterSnapshot) -> Self {
-        Self { config, snapshot: Arc::new(snapshot) }
+        Self {
+            config,
+            snapshot: Arc::new(snapshot),
+            middles: Arc::new(Middles::new(0)),
+            clock: None,
+            spent: Arc::default(),
+        }
+    }
+
+    /// The same with room for branches in their middle. Not for engines that count other than instructions: they promise less
+    /// than that going on is running on to the last bit.
+    #[must_use]
+    pub fn with_middles(self, bytes: u64) -> Self {
+        let bytes = if self.config.engine == EngineKind::Exact { bytes } else { 0 };
+        Self { middles: Arc::new(Middles::new(bytes)), ..self }
+    }
+
+    /// Where the host's time went in all branches that ran, on all threads.
+    pub fn spent(&self) -> Spent {
+        *self.spent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Cluster ns that branches did not run because they went on from the middle of others.
+    pub fn saved_ns(&self) -> u64 {
+        self.middles.saved_ns()
     }
 }
 
@@ -222,8 +262,10 @@ impl Machines {
 
 impl Factory for Machines {
     fn subject(&self) -> Result<Box<dyn Subject>, ExploreError> {
-        let cluster = Cluster::new(&self.config)?;
-        Ok(Box::new(Branches { cluster, snapshot: self.snapshot.clone() }))
+        let mut cluster = Cluster::new(&self.config)?;
+        cluster.time(self.clock);
+        let (snapshot, middles, spent) = (self.snapshot.clone(), self.middles.clone(), self.spent.clone());
+        Ok(Box::new(Branches { cluster, snapshot, middles, spent }))
     }
 
     fn labels(&self) -> Vec<(String, u64)> {
@@ -245,12 +287,39 @@ impl Factory for Machines {
 struct Branches {
     cluster: Cluster,
     snapshot: Arc<ClusterSnapshot>,
+    middles: Arc<Middles<Midway>>,
+    spent: Arc<Mutex<Spent>>,
 }
 
 impl Subject for Branches {
     fn run(&mut self, plan: &Plan) -> Result<Ran, ExploreError> {
         let plan = branch_plan(plan);
-        Ok(ran(self.cluster.run_branch(&self.snapshot, &plan)?, self.snapshot.sim().now_ns()))
+        let midway = self.middles.farthest(plan.entropy_seed, |midway| midway.leads_to(&plan));
+        let stops_ns = self.stops_ns(&plan);
+        let (outcome, kept) = self.cluster.run_branch_keeping(&self.snapshot, midway.as_deref(), &plan, &stops_ns)?;
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner).add(&self.cluster.spent());
+        self.middles.ran(plan.entropy_seed, &outcome.schedule);
+        for midway in kept {
+            let (bytes, time_ns) = (midway.own_bytes(&self.snapshot), midway.time_ns());
+            self.middles.keep(plan.entropy_seed, midway, bytes, time_ns);
+        }
+        Ok(ran(outcome, self.snapshot.sim().now_ns()))
+    }
+}
+
+impl Branches {
+    /// Where to keep the branch: as late as it is still the same as another one of its seed. A third that grows from either may be, too;
+    /// of a branch like no other, nobody knows yet whether any will grow from it, and most never see one.
+    fn stops_ns(&self, plan: &BranchPlan) -> Vec<u64> {
+        let step_ns = (plan.horizon_ns / MOMENTS).max(1);
+        match self.middles.alike_until(plan.entropy_seed, &plan.schedule) {
+            None => Vec::new(),
+            Some((until_ns, true)) => vec![until_ns.unwrap_or(plan.horizon_ns).saturating_sub(1) / step_ns * step_ns],
+            Some((until_ns, false)) => {
+                let coarse_ns = (1..).map(|stop| stop * COARSE * step_ns);
+                coarse_ns.take_while(|stop_ns| *stop_ns < until_ns.unwrap_or(plan.horizon_ns)).collect()
+            }
+        }
     }
 }
 
@@ -290,6 +359,7 @@ pub fn ran(outcome: BranchOutcome, start_ns: u64) -> Ran {
         coverage: outcome.coverage.unwrap_or_default(),
         schedule: outcome.schedule,
         marks: outcome.marks,
+        randoms: outcome.randoms,
         ledger: outcome.ledger,
         trace: TraceDocument {
             digest: Digest(outcome.digest),

@@ -2,7 +2,9 @@
 //! Worker threads, each with its own subject.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use chaoscontrol_cluster::HostClock;
 
 use crate::error::ExploreError;
 use crate::subject::{Factory, Plan, Ran, Subject};
@@ -12,6 +14,9 @@ pub struct Pool<'a> {
     factory: &'a dyn Factory,
     idle: Mutex<Vec<Box<dyn Subject>>>,
     jobs: usize,
+    clock: Option<HostClock>,
+    merging_ns: AtomicU64,
+    rounds_ns: AtomicU64,
 }
 
 /// Threads at most: more than any machine has cores for, a bound against mistyped numbers.
@@ -20,7 +25,49 @@ pub const JOBS_MAX: u32 = 1024;
 impl<'a> Pool<'a> {
     /// A pool of at most `jobs` threads.
     pub fn new(factory: &'a dyn Factory, jobs: u32) -> Self {
-        Self { factory, idle: Mutex::default(), jobs: jobs.clamp(1, JOBS_MAX) as usize }
+        let jobs = jobs.clamp(1, JOBS_MAX) as usize;
+        Self {
+            factory,
+            idle: Mutex::default(),
+            jobs,
+            clock: None,
+            merging_ns: AtomicU64::new(0),
+            rounds_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// The same, measuring what rounds take, and merging.
+    #[must_use]
+    pub fn timed(self, clock: Option<HostClock>) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// Does what merges and plans branches, on the one thread that does.
+    pub(crate) fn merging<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.timing(&self.merging_ns, work)
+    }
+
+    /// Runs a round.
+    pub(crate) fn round<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.timing(&self.rounds_ns, work)
+    }
+
+    fn timing<R>(&self, into: &AtomicU64, work: impl FnOnce() -> R) -> R {
+        let now_ns = || self.clock.map_or(0, |clock| clock());
+        let before_ns = now_ns();
+        let done = work();
+        into.fetch_add(now_ns().saturating_sub(before_ns), Ordering::Relaxed);
+        done
+    }
+
+    /// Host time that rounds took, where it was measured.
+    pub fn rounds_ns(&self) -> u64 {
+        self.rounds_ns.load(Ordering::Relaxed)
+    }
+
+    /// Host time that merging took, where it was measured.
+    pub fn merging_ns(&self) -> u64 {
+        self.merging_ns.load(Ordering::Relaxed)
     }
 
     /// Number of threads.

@@ -129,13 +129,15 @@ pub fn run(
     go_on: &mut dyn FnMut(&Campaign) -> bool,
 ) -> Result<(Ended, Vec<FoundBug>), ExploreError> {
     let board = Board::default();
-    std::thread::scope(|scope| {
-        for _ in 0..pool.jobs() {
-            scope.spawn(|| board.work(pool));
-        }
-        // Also where planning or the caller panics: the scope waits for the workers before it passes that on.
-        let _closes = Closes(&board);
-        merge_all(campaign, &board, limits, go_on)
+    pool.round(|| {
+        std::thread::scope(|scope| {
+            for _ in 0..pool.jobs() {
+                scope.spawn(|| board.work(pool));
+            }
+            // Also where planning or the caller panics: the scope waits for the workers before it passes that on.
+            let _closes = Closes(&board);
+            merge_all(campaign, pool, &board, limits, go_on)
+        })
     })
 }
 
@@ -153,6 +155,7 @@ impl Limits {
 
 fn merge_all(
     campaign: &mut Campaign,
+    pool: &Pool,
     board: &Board,
     limits: Limits,
     go_on: &mut dyn FnMut(&Campaign) -> bool,
@@ -173,7 +176,7 @@ fn merge_all(
         board.lock().waiting.extend(new);
         board.changed.notify_all();
         let mut ran = board.take(campaign.next())?;
-        let merged = campaign.merge(&ran);
+        let merged = pool.merging(|| campaign.merge(&ran));
         let rejected =
             ran.ledger.entries().iter().any(|entry| matches!(entry.applicability, Applicability::Rejected(_)));
         ran.coverage.clear();

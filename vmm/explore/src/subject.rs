@@ -35,6 +35,8 @@ pub struct Ran {
     pub schedule: Schedule,
     /// What the guests did, in order of rounds.
     pub marks: Vec<Mark>,
+    /// Numbers that the guests got from `get_random`.
+    pub randoms: u64,
     /// What became of each fault.
     pub ledger: Ledger,
     /// Every round.

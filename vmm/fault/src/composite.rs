@@ -8,7 +8,9 @@
 use std::collections::BTreeMap;
 
 use crate::planner::Planner;
-use crate::{Choice, Fault, FaultEvent, FaultKind, MAX_CHOICES, Mark, Reaction, Schedule, Stream, Tactic};
+use crate::{
+    Choice, Fault, FaultEvent, FaultKind, MAX_CHOICES, Mark, RANDOMS_FROM, Reaction, Schedule, Stream, Tactic,
+};
 
 /// How long a strike lasts. Protocols give each other up after 100 ms to some seconds: what is over sooner is a lost frame or
 /// two, what lasts longer leaves no time for more in a branch.
@@ -164,8 +166,8 @@ impl Planner {
     }
 
     /// Answers to guests' choices that differ from `parent`'s in one to three: another one answered, another answer, one left to
-    /// its own draw again. `per_vm` is how many choices a VM makes in a branch, about.
-    pub fn choices(&self, parent: &[Choice], per_vm: u64, stream: &mut Stream) -> Vec<Choice> {
+    /// its own draw again. `per_vm` is how many choices a VM makes in a branch, and how many numbers it gets from `get_random`, about.
+    pub fn choices(&self, parent: &[Choice], per_vm: (u64, u64), stream: &mut Stream) -> Vec<Choice> {
         let mut choices: BTreeMap<(u16, u32), u64> = parent.iter().map(|c| ((c.vm, c.nth), c.value)).collect();
         for _ in 0..stream.between(1, 3) {
             let known: Vec<(u16, u32)> = choices.keys().copied().collect();
@@ -175,8 +177,7 @@ impl Planner {
                 (1..=2, Some(one)) => drop(choices.insert(one, answer(stream))),
                 _ => {
                     let vm = stream.below(u64::from(self.shape().vms().max(1))) as u16;
-                    let nth = stream.below(per_vm.clamp(1, 1 << 20)) as u32;
-                    choices.insert((vm, nth), answer(stream));
+                    choices.insert((vm, nth(per_vm, stream)), answer(stream));
                 }
             }
         }
@@ -240,6 +241,13 @@ impl Planner {
         };
         vec![FaultEvent { time_ns, fault }]
     }
+}
+
+/// Which choice, or which `get_random`, each as likely as the next.
+fn nth((choices, randoms): (u64, u64), stream: &mut Stream) -> u32 {
+    let (choices, randoms) = (choices.clamp(1, 1 << 20), randoms.min(1 << 20));
+    let drawn = stream.below(choices + randoms);
+    drawn.checked_sub(choices).map_or(drawn as u32, |random| RANDOMS_FROM + random as u32)
 }
 
 /// An answer: the first ones of any choice, or any.

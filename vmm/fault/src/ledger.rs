@@ -131,6 +131,14 @@ impl Ledger {
         self.entries.insert(index.min(self.entries.len()), entry);
     }
 
+    /// The ledger of a schedule that has the first `reached` faults of this one's: what became of those, and of the others nothing yet.
+    #[must_use]
+    pub fn under(&self, schedule: &Schedule, reached: usize) -> Self {
+        let mut ledger = Self::new(schedule);
+        ledger.entries.iter_mut().zip(&self.entries).take(reached).for_each(|(entry, own)| entry.clone_from(own));
+        ledger
+    }
+
     /// Records that the fault at `index` could not be applied.
     pub fn reject(&mut self, index: usize, rejection: Rejection) {
         if let Some(entry) = self.entries.get_mut(index) {

@@ -19,7 +19,9 @@ pub use composite::Label;
 pub use kinds::{Category, Companion, Domain, Draw, Parameter, Role, Spec, Width};
 pub use ledger::{Applicability, Application, Ledger, LedgerEntry, LedgerError, Rejection, StageCounts};
 pub use planner::Planner;
-pub use schedule::{Choice, FaultEvent, MAX_CHOICES, MAX_EVENTS, MAX_VMS, Schedule, ScheduleError, Shape};
+pub use schedule::{
+    Choice, FaultEvent, MAX_CHOICES, MAX_EVENTS, MAX_VMS, RANDOMS_FROM, Schedule, ScheduleError, Shape,
+};
 pub use stream::{Stream, StreamState};
 pub use table::{Fault, FaultKind, SPECS};
 pub use tactic::{LABEL_BYTES_MAX, Mark, REACTIONS_MAX, Reaction, TACTIC_EVENTS_MAX, Tactic, Tactician};

@@ -23,15 +23,18 @@ pub struct FaultEvent {
 /// Most choices that a schedule answers.
 pub const MAX_CHOICES: usize = 256;
 
-/// The answer to a choice that a guest leaves to the host (`random_choice`, `random_below`).
+/// From here on, [`Choice::nth`] counts the numbers that `get_random` gives, from 0 again: no VM makes so many choices in a branch.
+pub const RANDOMS_FROM: u32 = 1 << 31;
+
+/// The answer to a choice that a guest leaves to the host (`random_choice`, `random_below`), or to a `get_random`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choice {
     /// Which VM.
     pub vm: u16,
-    /// Which of its choices: how many it made before since the start of the branch.
+    /// Which of its choices: how many it made before since the start of the branch. From [`RANDOMS_FROM`] on, which `get_random`.
     pub nth: u32,
-    /// The answer; one that is not below the choice's bound is reduced to it.
+    /// The answer; to a choice, one that is not below the choice's bound is reduced to it.
     #[serde(with = "crate::ledger::decimal")]
     pub value: u64,
 }
@@ -283,6 +286,19 @@ impl Schedule {
         &self.events
     }
 
+    /// Time of the first event that only one of them has; none where both have the same.
+    #[must_use]
+    pub fn differs_at_ns(&self, other: &Self) -> Option<u64> {
+        let same = self.events.iter().zip(&other.events).take_while(|(own, other)| own == other).count();
+        [self, other].iter().filter_map(|schedule| schedule.events.get(same)).map(|event| event.time_ns).min()
+    }
+
+    /// Whether both have the same events up to `time_ns`, those at that time too.
+    #[must_use]
+    pub fn agrees_until(&self, other: &Self, time_ns: u64) -> bool {
+        self.differs_at_ns(other).is_none_or(|first_ns| first_ns > time_ns)
+    }
+
     /// Number of events.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -375,6 +391,26 @@ mod tests {
         events.reverse();
         assert_eq!(Schedule::new(events).unwrap(), forward);
         assert!(forward.events().is_sorted());
+    }
+
+    #[test]
+    fn schedules_agree_until_the_first_event_that_one_of_them_has_alone() {
+        let schedule = |times: &[u64]| {
+            let event = |time_ns: &u64| FaultEvent { time_ns: *time_ns, fault: Fault::NetworkHeal {} };
+            Schedule::new(times.iter().map(event).collect()).unwrap()
+        };
+        let differ = |one: &[u64], other: &[u64]| {
+            let (one, other) = (schedule(one), schedule(other));
+            assert_eq!(one.differs_at_ns(&other), other.differs_at_ns(&one));
+            one.differs_at_ns(&other)
+        };
+        assert_eq!([differ(&[], &[]), differ(&[1, 5], &[1, 5]), differ(&[1, 5], &[1])], [None, None, Some(5)]);
+        assert_eq!(
+            [differ(&[1, 5], &[1, 3, 5]), differ(&[2], &[1]), differ(&[1, 1], &[1])],
+            [Some(3), Some(1), Some(1)]
+        );
+        let agree = |time_ns| schedule(&[1, 5]).agrees_until(&schedule(&[1, 7]), time_ns);
+        assert_eq!([0, 1, 4, 5, 9].map(agree), [true, true, true, false, false]);
     }
 
     #[test]

@@ -12,9 +12,9 @@
 //! window: the protocol's strict decoder answers malformed records with an error, which becomes a [`Body::Refused`] message and
 //! a count, and nothing of such a record is used.
 //!
-//! Random requests are answered here, within the doorbell write: `get_random` from the machine's seeded stream,
-//! `random_choice` from the answers that the explorer forced, else from a stream of its own. Every answer is also a message, so
-//! that traces hold it and exploration can branch on it.
+//! Random requests are answered here, within the doorbell write, from the answers that the explorer forced: `get_random` else from
+//! the machine's seeded stream, `random_choice` from a stream of its own. Every answer is also a message, so that traces hold
+//! it and exploration can branch on it.
 
 use std::collections::BTreeMap;
 
@@ -140,7 +140,19 @@ pub struct SdkState {
     choice: Stream,
     choices_made: u64,
     forced: BTreeMap<u64, u64>,
+    /// None until a branch says what it forces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    randoms: Option<Randoms>,
     counters: SdkCounters,
+}
+
+/// Where a branch is among its `get_random`s.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Randoms {
+    /// Answered since the start of the branch.
+    made: u64,
+    /// From how many were made before to the answer.
+    forced: BTreeMap<u64, u64>,
 }
 
 /// The SDK window's device half.
@@ -176,6 +188,7 @@ impl SdkWindow {
             choice: Stream::new(root, Purpose::SdkChoice),
             choices_made: 0,
             forced: BTreeMap::new(),
+            randoms: None,
             counters: SdkCounters::default(),
         };
         SdkWindow { state, waiting_bytes: 0 }
@@ -212,6 +225,17 @@ impl SdkWindow {
     /// Choices answered since power-on.
     pub fn choices_made(&self) -> u64 {
         self.state.choices_made
+    }
+
+    /// Forces the answers of coming `get_random`s, of which a branch has `made` so many already: from how many it makes before to
+    /// the answer. Replaces what was forced before; at most [`FORCED_CHOICES_MAX`] are kept, the earliest.
+    pub fn force_randoms(&mut self, made: u64, forced: BTreeMap<u64, u64>) {
+        self.state.randoms = Some(Randoms { made, forced: forced.into_iter().take(FORCED_CHOICES_MAX).collect() });
+    }
+
+    /// Numbers that `get_random` gave since a branch said with [`Self::force_randoms`] how many it had got.
+    pub fn randoms_made(&self) -> u64 {
+        self.state.randoms.as_ref().map_or(0, |randoms| randoms.made)
     }
 
     /// Bytes that messages take which wait to be taken.
@@ -286,7 +310,9 @@ impl SdkWindow {
     fn answer(&mut self, slot: u32, below: u64, now: GuestNs) -> u64 {
         self.state.counters.records += 1;
         if below == 0 {
-            let value = self.state.random.next_u64();
+            // Here too the stream moves on, so that forcing one leaves the later ones as they are.
+            let drawn = self.state.random.next_u64();
+            let value = self.state.randoms.as_mut().map_or(drawn, |randoms| randoms.next(drawn));
             self.push(Body::Random { slot, below, value, choice: None }, now);
             return value;
         }
@@ -337,6 +363,15 @@ impl SdkWindow {
     }
 }
 
+impl Randoms {
+    /// The answer to the next one.
+    fn next(&mut self, drawn: u64) -> u64 {
+        let value = self.forced.remove(&self.made).unwrap_or(drawn);
+        self.made += 1;
+        value
+    }
+}
+
 impl Device for SdkWindow {
     type State = SdkState;
 
@@ -363,7 +398,8 @@ impl Device for SdkWindow {
 
     fn restore(&mut self, state: &SdkState) -> Result<(), StateError> {
         let waiting_bytes = state.messages.iter().map(Message::bytes).sum();
-        if waiting_bytes > MESSAGE_BYTES_MAX || state.forced.len() > FORCED_CHOICES_MAX {
+        let forced = state.forced.len() + state.randoms.as_ref().map_or(0, |randoms| randoms.forced.len());
+        if waiting_bytes > MESSAGE_BYTES_MAX || forced > 2 * FORCED_CHOICES_MAX {
             return Err(StateError::new("sdk window", "more messages or forced choices than the bounds allow"));
         }
         if state

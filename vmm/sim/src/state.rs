@@ -212,6 +212,20 @@ impl Sim {
         true
     }
 
+    /// Puts another schedule in place of the running one, between two rounds. Both must have the same faults up to now.
+    ///
+    /// The branch then runs to the same bits as one that had `schedule` from the start: of faults that lie behind it a barrier
+    /// sees only where the next one is, to stop there, and none of the barriers so far did.
+    pub fn change_rest(&mut self, schedule: Schedule) -> Result<(), ScheduleError> {
+        let state = &mut self.state;
+        schedule.check(&state.config.shape(state.branch_end_ns - state.branch_start_ns))?;
+        let now_ns = state.now_ns - state.branch_start_ns;
+        assert!(state.schedule.agrees_until(&schedule, now_ns), "the schedules differ before {now_ns} ns");
+        state.ledger = state.ledger.under(&schedule, state.next_event);
+        state.schedule = schedule;
+        Ok(())
+    }
+
     /// The running schedule.
     #[must_use]
     pub fn schedule(&self) -> &Schedule {

@@ -34,6 +34,10 @@ pub enum Step {
     Report(Vec<Vec<u8>>, bool),
     /// Counts passes of site 0 in slot 0.
     Count(u64),
+    /// Leaves a choice among so many to the host, prints it, and works as many thousand instructions.
+    Choose(u64),
+    /// Gets a random number and prints it.
+    Draw,
     /// Is about to start its workload.
     RestartPoint,
     /// Writes a sector full of a byte.
@@ -82,6 +86,9 @@ struct State {
     disk_counts: DiskCounts,
     /// Requests to the agent, which carries them out at once, cannot pause and never answers about memory.
     asked: u16,
+    choices_made: u64,
+    forced: BTreeMap<u64, u64>,
+    randoms: (u64, BTreeMap<u64, u64>),
 }
 
 pub struct Fake {
@@ -119,6 +126,9 @@ fn power_on(disk: Disk) -> State {
         faults: DiskFaults::default(),
         disk_counts: DiskCounts::default(),
         asked: 0,
+        choices_made: 0,
+        forced: BTreeMap::new(),
+        randoms: (0, BTreeMap::new()),
     }
 }
 
@@ -160,6 +170,23 @@ impl Fake {
                     self.drain_sdk();
                     return Some(NodeStop::Doorbell);
                 }
+            }
+            Step::Choose(below) => {
+                let drawn = self.state.choices_made.wrapping_add(self.state.entropy[1].into());
+                let value = self.state.forced.remove(&self.state.choices_made).unwrap_or(drawn) % below;
+                self.state.choices_made += 1;
+                self.state.working = 1_000 * value;
+                self.say(&format!("chose {value}"));
+                let body = MessageBody::Random { slot: 0, below: *below, value };
+                self.state.messages.push(Message { at_guest_ns: self.state.guest_ns, body });
+            }
+            Step::Draw => {
+                let (made, forced) = &mut self.state.randoms;
+                let value = forced.remove(made).unwrap_or(u64::from(self.state.entropy[2]) << 40);
+                *made += 1;
+                self.say(&format!("drew {value}"));
+                let body = MessageBody::Random { slot: 0, below: 0, value };
+                self.state.messages.push(Message { at_guest_ns: self.state.guest_ns, body });
             }
             Step::Count(passes) => self.state.counts.passes += passes,
             Step::RestartPoint => return Some(NodeStop::RestartPoint),
@@ -258,7 +285,21 @@ impl Node for Fake {
         (self.state.entropy, self.state.generation) = (entropy, generation);
     }
 
-    fn answer_choices(&mut self, _answers: BTreeMap<u64, u64>) {}
+    fn choices_made(&self) -> u64 {
+        self.state.choices_made
+    }
+
+    fn answer_choices(&mut self, answers: BTreeMap<u64, u64>) {
+        self.state.forced = answers;
+    }
+
+    fn randoms_made(&self) -> u64 {
+        self.state.randoms.0
+    }
+
+    fn answer_randoms(&mut self, made: u64, answers: BTreeMap<u64, u64>) {
+        self.state.randoms = (made, answers);
+    }
 
     fn take_frames(&mut self) -> Vec<SentFrame> {
         std::mem::take(&mut self.state.frames)

@@ -28,6 +28,9 @@ const CLASSES: [(&str, u64); 10] = [
     ("flush", 12),
 ];
 
+/// Label under which the numbers that guests got are counted, where they are answered.
+const GET_RANDOM: &str = "get_random";
+
 /// Choices of a VM in a branch, before any was seen.
 const CHOICES_GUESSED: u64 = 16;
 
@@ -102,16 +105,17 @@ impl Campaign {
         let kept = parent.filter(|parent| planned.parent == Some(parent.branch));
         let mut choices = kept.map_or(Vec::new(), |parent| parent.schedule.choices().to_vec());
         if answers {
-            choices = self.planner.choices(&choices, self.choices_per_vm(), &mut stream);
+            let per_vm = (self.per_vm(CHOICE).unwrap_or(CHOICES_GUESSED), self.per_vm(GET_RANDOM).unwrap_or(0));
+            choices = self.planner.choices(&choices, per_vm, &mut stream);
         }
         planned.schedule = planned.schedule.with_choices(choices).expect("one answer each, and no more than fit");
         planned
     }
 
-    /// How many choices a VM makes in a branch, at most as far as is known.
-    fn choices_per_vm(&self) -> u64 {
+    /// How often a VM does something in a branch, at most as far as is known.
+    fn per_vm(&self, label: &str) -> Option<u64> {
         let vms = u64::from(self.settings.shape.vms().max(1));
-        self.labels.get(CHOICE).map_or(CHOICES_GUESSED, |counts| counts.most.0.div_ceil(vms))
+        Some(self.labels.get(label)?.most.0.div_ceil(vms))
     }
 
     /// A branch that grows from none.
@@ -197,10 +201,13 @@ impl Campaign {
 
     /// Counts what guests did in a branch. Gives how many things they did that they had not done before, or not so often:
     /// twice as often as ever, at least.
-    pub(super) fn merge_marks(&mut self, marks: &[Mark]) -> u32 {
+    pub(super) fn merge_marks(&mut self, marks: &[Mark], randoms: u64) -> u32 {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for mark in marks {
             *counts.entry(&mark.label).or_default() += 1;
+        }
+        if matches!(self.settings.mode, Mode::Inputs | Mode::Hybrid) && randoms > 0 {
+            counts.insert(GET_RANDOM, randoms);
         }
         let mut new = 0;
         for (label, count) in counts {

@@ -8,6 +8,7 @@ use chaoscontrol_artifact::schema::{
     RoundSummary, RunConfiguration, ScheduleDocument, SnapshotManifest,
 };
 use chaoscontrol_artifact::{ExitCode, ObjectRef, StageResult, Store, U64};
+use chaoscontrol_cluster::Spent;
 use chaoscontrol_fault::{FaultKind, Schedule};
 
 use super::reproduce::turns_of;
@@ -71,6 +72,21 @@ pub struct Standing {
     pub total: RoundSummary,
 }
 
+/// What a call took of the host, for people.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Where time went while branches ran, on all threads; zero without a clock.
+    pub spent: Spent,
+    /// Time that rounds took, from the first branch to the last.
+    pub rounds_ns: u64,
+    /// Time in them that merging and planning took, on one thread beside those that run branches.
+    pub merging_ns: u64,
+    /// Cluster time of all branches.
+    pub cluster_ns: u64,
+    /// Cluster time that branches did not run because they went on from the middle of others.
+    pub saved_ns: u64,
+}
+
 /// What happens along the way.
 pub struct Along<'a> {
     /// Says what is being done.
@@ -83,14 +99,14 @@ pub struct Along<'a> {
 
 /// Explores from what the stage before wrote: a snapshot (boot) or a corpus (an earlier round). `checkpoint` is what a call
 /// with the same arguments left before it was stopped; the outcome is then that of a call that was not. Gives the campaign's
-/// totals too.
+/// totals too, and what it took.
 pub fn explore(
     store: &Store,
     previous: &Descriptor,
     options: &ExploreOptions,
     checkpoint: Option<&Descriptor>,
     along: &Along,
-) -> Result<(StageResult, RoundSummary), ExploreError> {
+) -> Result<(StageResult, RoundSummary, Effort), ExploreError> {
     let talk = along.talk;
     let corpus_ref = previous.output("corpus");
     let mut corpus: Option<Corpus> = match &corpus_ref {
@@ -151,10 +167,18 @@ pub fn explore(
         result.outputs.clone_from(&checkpoint.outputs);
         campaign = state.campaign(Some(corpus), settings, given, false)?;
     }
-    let pool = Pool::new(&machines, options.jobs);
+    let before_ns = campaign.total().cluster_ns.0;
+    let pool = Pool::new(&machines, options.jobs).timed(host.clock);
     let ended = state.rounds(&mut campaign, &pool, (options, done), along, &mut result)?;
     (result.code, result.note) = ending(ended, &campaign);
-    Ok((result, *campaign.total()))
+    let effort = Effort {
+        spent: machines.spent(),
+        rounds_ns: pool.rounds_ns(),
+        merging_ns: pool.merging_ns(),
+        cluster_ns: campaign.total().cluster_ns.0.saturating_sub(before_ns),
+        saved_ns: machines.saved_ns(),
+    };
+    Ok((result, *campaign.total(), effort))
 }
 
 /// The faults of every branch of the round before.

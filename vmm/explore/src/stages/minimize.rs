@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use chaoscontrol_artifact::schema::{BranchRecord, BugIdentity, Descriptor, Link, MinimizedBug, Parameters};
 use chaoscontrol_artifact::{ExitCode, ObjectRef, StageResult, Store, StoreError, U64};
 use chaoscontrol_fault::Schedule;
-use chaoscontrol_machine::KvmOptions;
 
 use super::reproduce::turns_of;
 use super::{AnyBug, Talk, bugs_of};
@@ -29,8 +28,8 @@ pub struct MinimizeOptions {
     pub jobs: u32,
     /// Whether to say how many faults the smallest subset of those found has, by running all of up to three.
     pub exhaustive: bool,
-    /// Whether and how KVM may be used.
-    pub kvm: KvmOptions,
+    /// Where the guests run, but for the engine, which is that of the bug.
+    pub host: Host,
 }
 
 /// Minimizes the bugs that the stage before wrote. A bug whose snapshot cannot be read is passed on as it is: what to make of
@@ -92,7 +91,7 @@ enum Minimized {
 
 fn minimize_one(store: &Store, bug: &AnyBug, options: &MinimizeOptions, talk: Talk) -> Result<Minimized, ExploreError> {
     let Some(snapshot) = bug.record.snapshot else { return Ok(Minimized::Skipped("it names no snapshot".to_owned())) };
-    let host = Host { kvm: options.kvm, ..Host::default() }.on_engine_of(&store.load(&bug.record.run)?);
+    let host = options.host.on_engine_of(&store.load(&bug.record.run)?);
     let machines = match Machines::load(store, &snapshot, &host) {
         Ok((machines, _)) => machines,
         Err(ExploreError::Store(

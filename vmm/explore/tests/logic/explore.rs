@@ -12,7 +12,7 @@ use chaoscontrol_explore::minimize::minimize;
 use chaoscontrol_explore::pool::Pool;
 use chaoscontrol_explore::round::{self, Ended, Limits};
 use chaoscontrol_explore::{Coverage, Factory, Plan};
-use chaoscontrol_fault::{FaultKind, Schedule};
+use chaoscontrol_fault::{Choice, FaultKind, RANDOMS_FROM, Schedule};
 
 pub fn settings(fake: &Fake, seed: u64) -> Settings {
     Settings {
@@ -316,6 +316,26 @@ fn answers_to_choices_find_a_bug_without_faults_and_are_minimized() {
         assert_eq!(values, [(1, 5), (2, 0)], "seed {seed}");
     }
     assert!(found >= 3, "{found} of 6 seeds");
+}
+
+#[test]
+fn random_numbers_are_answered_too_once_a_guest_was_seen_to_get_some() {
+    let randoms = |mode| {
+        let fake = Fake::new(|_| false);
+        let mut campaign = Campaign::new(Settings { mode, ..settings(&fake, 4) }, None);
+        let planned = |campaign: &Campaign| -> Vec<Choice> {
+            campaign.planned().flat_map(|planned| planned.schedule.choices().to_vec()).collect()
+        };
+        assert!(planned(&campaign).iter().all(|choice| choice.nth < RANDOMS_FROM), "none has been seen yet");
+        round::run(&mut campaign, &Pool::new(&fake, 2), branches(40), &mut |_| true).unwrap();
+        let planned = planned(&campaign);
+        assert!(planned.iter().all(|choice| choice.nth < RANDOMS_FROM + 30), "a VM gets 30 in a branch");
+        let of_randoms = planned.iter().filter(|choice| choice.nth >= RANDOMS_FROM).count();
+        (of_randoms, planned.len() - of_randoms, corpus_of(&mut campaign).labels.contains_key("get_random"))
+    };
+    let (of_randoms, of_choices, counted) = randoms(Mode::Inputs);
+    assert!(of_randoms > 3 && of_choices > 3 && counted, "{of_randoms} {of_choices}");
+    assert_eq!(randoms(Mode::Faults), (0, 0, false));
 }
 
 #[test]

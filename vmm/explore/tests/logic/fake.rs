@@ -87,6 +87,7 @@ impl Subject for FakeSubject {
             ledger: Ledger::new(&schedule),
             schedule,
             marks,
+            randoms: 90,
             trace: TraceDocument { digest, rolling: digest, rounds: vec![round(digest)] },
             events: Vec::new(),
             instructions: 1000 + plan.seed % 100,

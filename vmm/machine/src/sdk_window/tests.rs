@@ -133,6 +133,43 @@ fn a_random_request_is_answered_within_the_doorbell_write() {
 }
 
 #[test]
+fn forcing_a_random_number_changes_that_one_only_and_counts_from_the_start_of_the_branch() {
+    let drawn = |forced: &[(u64, u64)]| -> Vec<u64> {
+        let mut bench = bench();
+        let before = ask(&mut bench, 1, 0);
+        bench.device.force_randoms(0, forced.iter().copied().collect());
+        let first: Vec<u64> = (2..=6).map(|id| ask(&mut bench, id, 0)).collect();
+        // As a branch goes on from its middle under other answers.
+        assert_eq!(bench.device.randoms_made(), 5);
+        bench.device.force_randoms(5, [(7, u64::MAX)].into());
+        let rest = (7..=10).map(|id| ask(&mut bench, id, 0));
+        [vec![before], first, rest.collect()].concat()
+    };
+    let free = drawn(&[]);
+    let forced = drawn(&[(1, 3), (4, 0), (6, 9)]);
+    for (index, (free, forced)) in free.iter().zip(&forced).enumerate() {
+        match index {
+            2 => assert_eq!(*forced, 3),
+            5 => assert_eq!(*forced, 0),
+            8 => assert_eq!((*free, *forced), (u64::MAX, u64::MAX)),
+            _ => assert_eq!(forced, free),
+        }
+    }
+    let mut bench = bench();
+    for id in 1..=4 {
+        ask(&mut bench, id, 0);
+    }
+    assert_eq!(
+        bench.device.randoms_made(),
+        0,
+        "before a branch nothing is counted, and nothing more stands in a snapshot"
+    );
+    let mut encoded = Vec::new();
+    ciborium::into_writer(&bench.device.save(), &mut encoded).expect("plain data");
+    assert!(!encoded.windows(7).any(|window| window == b"randoms"));
+}
+
+#[test]
 fn forcing_a_choice_changes_that_choice_only() {
     let choices = |forced: BTreeMap<u64, u64>| -> Vec<u64> {
         let mut bench = bench();
