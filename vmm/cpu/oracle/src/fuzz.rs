@@ -10,23 +10,45 @@ use crate::random::{below, stream};
 use chaoscontrol_cpu::state::{DescriptorTable, Segment, seg};
 use chaoscontrol_cpu::{Config, Cpu, CpuState, Exit, GuestRam, RamRegion, Tier};
 use rand_core::Rng;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Runs seeded inputs from `first` on; `progress` hears of each that is done. Returns the counted events.
+/// Runs seeded inputs from `first` on, shared among `jobs` threads; `progress` hears how many are done. Returns the counted events.
 ///
 /// # Panics
 /// As [`Fuzzer::run`]; seed and index of the input are in the message.
-pub fn run_inputs(seed: u64, first: u64, inputs: u64, progress: &mut dyn FnMut(u64)) -> std::io::Result<u64> {
-    let mut fuzzer = Fuzzer::new()?;
-    let mut events = 0;
-    for index in first..first.saturating_add(inputs) {
-        let mut rng = stream(seed, index);
-        let mut input = vec![0; HEADER + below(&mut rng, 4096) as usize];
-        rng.fill_bytes(&mut input);
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fuzzer.run(&input)));
-        events += result.unwrap_or_else(|_| panic!("input {index} of seed {seed} failed, as the message above says"));
-        progress(index - first + 1);
-    }
-    Ok(events)
+pub fn run_inputs(
+    seed: u64,
+    first: u64,
+    inputs: u64,
+    jobs: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> std::io::Result<u64> {
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let work = |job: usize| -> std::io::Result<u64> {
+            let mut fuzzer = Fuzzer::new()?;
+            let mut events = 0;
+            for index in (first..first.saturating_add(inputs)).skip(job).step_by(jobs.max(1)) {
+                let input = seeded(seed, index);
+                let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fuzzer.run(&input)));
+                let failed = |_| panic!("input {index} of seed {seed} failed, as the message above says");
+                events += result.unwrap_or_else(failed);
+                progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+            }
+            Ok(events)
+        };
+        let threads: Vec<_> = (0..jobs.max(1)).map(|job| scope.spawn(move || work(job))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).sum()
+    })
+}
+
+/// Input `index` of `seed`.
+fn seeded(seed: u64, index: u64) -> Vec<u8> {
+    let mut rng = stream(seed, index);
+    let mut input = vec![0; HEADER + below(&mut rng, 4096) as usize];
+    rng.fill_bytes(&mut input);
+    input
 }
 
 /// Pages of RAM.

@@ -9,6 +9,6 @@ const INPUTS: u64 = 3_000;
 
 #[test]
 fn arbitrary_guests_stay_inside_their_ram_and_run_alike_on_both_tiers() {
-    let events = run_inputs(SEED, 0, INPUTS, &mut |_| {}).expect("memory can be mapped");
+    let events = run_inputs(SEED, 0, INPUTS, 1, &|_| {}).expect("memory can be mapped");
     assert!(events > INPUTS, "only {events} events were counted in {INPUTS} inputs of seed {SEED}");
 }

@@ -12,7 +12,7 @@ fn run(kind: Kind, cases: u64) -> Option<Summary> {
         eprintln!("skipped: native cases: {reason}");
         return None;
     }
-    let options = Options { cases, first: 0, seed: SEED, filter: None, kind, host: true, failures_max: 10 };
+    let options = Options { cases, first: 0, seed: SEED, filter: None, kind, host: true, failures_max: 10, jobs: 1 };
     let summary = differential::run(&options, |_| {}).expect("the native runner works");
     let reports: Vec<String> = summary.failures.iter().map(|failure| failure.text(&options)).collect();
     assert!(reports.is_empty(), "the host disagrees (expected is the host):\n{}", reports.join("\n"));
@@ -41,11 +41,26 @@ fn the_host_agrees_on_random_bytes() {
     assert!(summary.compared > 10_000, "only {} cases were compared", summary.compared);
 }
 
+fn tiers(kind: Kind, cases: u64, jobs: usize) -> Options {
+    Options { cases, first: 0, seed: SEED + 1, filter: None, kind, host: false, failures_max: 10, jobs }
+}
+
+#[test]
+fn the_result_does_not_depend_on_the_number_of_jobs() {
+    let [one, three] = [1, 3].map(|jobs| {
+        let options = tiers(Kind::Noise, 40_000, jobs);
+        let mut done = Vec::new();
+        let summary = differential::run(&options, |cases| done.push(cases)).expect("no runner is needed");
+        assert!(summary.failures.is_empty(), "the tiers disagree");
+        (summary.compared, summary.per_code, done)
+    });
+    assert_eq!(one, three);
+}
+
 #[test]
 fn the_tiers_agree_on_sequences_and_random_bytes() {
     for kind in [Kind::Sequence, Kind::Noise] {
-        let options =
-            Options { cases: 40_000, first: 0, seed: SEED + 1, filter: None, kind, host: false, failures_max: 10 };
+        let options = tiers(kind, 40_000, 1);
         let summary = differential::run(&options, |_| {}).expect("no runner is needed");
         let reports: Vec<String> = summary.failures.iter().map(|failure| failure.text(&options)).collect();
         assert!(reports.is_empty(), "the tiers disagree (expected is the reference):\n{}", reports.join("\n"));
