@@ -289,6 +289,26 @@ impl Cpu {
         }
     }
 
+    /// Checks what the caches promise and what no result shows while it is kept: hits of the translation cache lead to RAM, those for
+    /// writing to pages where stores need no notice, and compiled code leads to compiled code. For tests.
+    ///
+    /// # Panics
+    /// If a promise is broken.
+    pub fn check_caches(&mut self) {
+        self.catch_up();
+        let ram = &self.core.ram;
+        for (linear, write, entry) in self.core.tlb.hits() {
+            let (page, host) = ram.page(entry.physical).expect("a hit leads outside of RAM");
+            assert_eq!(linear.wrapping_add(entry.addend), host as u64, "a hit leads elsewhere than it says");
+            let quiet = ram.flags(page) & (page_flag::DIRTY | page_flag::CODE | page_flag::WALKED) == page_flag::DIRTY;
+            assert!(!write || quiet, "a store to page {:#x} would not be noticed", entry.physical);
+        }
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if let Some(compiled) = &mut self.compiled {
+            compiled.check(&mut self.blocks);
+        }
+    }
+
     /// Any guest memory may have changed in a way nobody can name: forgets decoded code and translations. No page counts as
     /// written because of it.
     pub fn forget_memory(&mut self) {

@@ -98,9 +98,10 @@ fn fuzz(options: &Options) -> ExitCode {
         }
     };
     match fuzz::run_inputs(seed, first, cases, jobs, &progress) {
-        Ok(events) => {
+        Ok(fuzz::Ran { events, compiled }) => {
             println!(
-                "# {cases} guests from {first} of seed {seed}, {events} counted events on each tier, no difference"
+                "# {cases} guests from {first} of seed {seed}, {events} counted events on each tier, \
+                 {compiled} of them compiled, no difference"
             );
             ExitCode::SUCCESS
         }
