@@ -146,7 +146,10 @@ pub(crate) struct Core {
     pub x87: X87,
     pub xmm: [u128; 16],
     pub mxcsr: u32,
-    pub interrupt_shadow: bool,
+    /// The count at which interrupts are held, because STI, MOV SS or POP SS has just retired; whatever counts next ends that.
+    pub shadow_at: u64,
+    /// `run` is to stop where an interrupt can be delivered.
+    pub window_wanted: bool,
     pub nmi_blocked: bool,
     pub halted: bool,
     /// Debug conditions (DR6 bits) that raise #DB at the next boundary.
@@ -168,6 +171,9 @@ pub(crate) struct Core {
     /// Among them are tables of two-level paging, whose entries have four bytes.
     pub short_entries: bool,
 }
+
+/// In [`Core::shadow_at`]: a count that is never reached.
+pub(crate) const NO_SHADOW: u64 = u64::MAX;
 
 impl Core {
     pub fn new(ram: GuestRam, config: &Config) -> Self {
@@ -206,7 +212,8 @@ impl Core {
             x87: X87::default(),
             xmm: [0; 16],
             mxcsr: 0x1f80,
-            interrupt_shadow: false,
+            shadow_at: NO_SHADOW,
+            window_wanted: false,
             nmi_blocked: false,
             halted: false,
             pending_debug: 0,
@@ -294,6 +301,16 @@ impl Core {
         } else {
             CodeMode::Bits16
         }
+    }
+
+    /// Whether interrupts are held for one instruction.
+    pub fn interrupt_shadow(&self) -> bool {
+        self.shadow_at == self.instructions
+    }
+
+    /// Holds interrupts until the instruction behind `op`, which is about to retire, has retired too.
+    pub fn hold_interrupts(&mut self, op: &Op) {
+        self.shadow_at = self.instructions + u64::from(op.position) + 1;
     }
 
     /// RFLAGS as PUSHF would see it.

@@ -4,7 +4,7 @@
 use crate::blocks::Blocks;
 use crate::changes::{Change, Changes};
 use crate::config::{Config, CoverageFilter, TscBase};
-use crate::core_state::{Core, cr};
+use crate::core_state::{Core, NO_SHADOW, cr};
 use crate::coverage::Coverage;
 use crate::flags::bit;
 use crate::memory::{GuestRam, PAGE_BYTES, PAGE_MASK, PHYSICAL_BITS, page_flag};
@@ -16,7 +16,6 @@ pub struct Cpu {
     pub(crate) core: Core,
     pub(crate) blocks: Blocks,
     pub(crate) coverage: Option<Box<Coverage>>,
-    pub(crate) window_wanted: bool,
     /// Present if blocks are compiled.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     pub(crate) compiled: Option<Box<crate::compiled::Compiled>>,
@@ -60,7 +59,6 @@ impl Cpu {
             core,
             blocks: Blocks::new(config.cached_operations, config.block_instructions),
             coverage: None,
-            window_wanted: false,
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             compiled,
         }
@@ -114,7 +112,7 @@ impl Cpu {
     pub fn interrupt_ready(&self) -> bool {
         let core = &self.core;
         core.system_flags & bit::IF != 0
-            && !core.interrupt_shadow
+            && !core.interrupt_shadow()
             && core.pending_debug == 0
             && core.log.is_empty()
             && !core.shutdown
@@ -130,7 +128,11 @@ impl Cpu {
     /// Delivers an NMI now, or returns false where NMIs are held. Counts 1 when delivered.
     pub fn inject_nmi(&mut self) -> bool {
         let core = &self.core;
-        if core.nmi_blocked || core.interrupt_shadow || core.pending_debug != 0 || !core.log.is_empty() || core.shutdown
+        if core.nmi_blocked
+            || core.interrupt_shadow()
+            || core.pending_debug != 0
+            || !core.log.is_empty()
+            || core.shutdown
         {
             return false;
         }
@@ -152,7 +154,7 @@ impl Cpu {
 
     /// Asks `run` to stop with `InterruptWindow` at the first boundary where an interrupt can be delivered.
     pub fn request_interrupt_window(&mut self, wanted: bool) {
-        self.window_wanted = wanted;
+        self.core.window_wanted = wanted;
         self.core.attention = true;
     }
 
@@ -202,7 +204,7 @@ impl Cpu {
             x87: core.x87,
             xmm: core.xmm,
             mxcsr: core.mxcsr,
-            interrupt_shadow: core.interrupt_shadow,
+            interrupt_shadow: core.interrupt_shadow(),
             nmi_blocked: core.nmi_blocked,
             halted: core.halted,
             pending_debug: core.pending_debug,
@@ -234,7 +236,7 @@ impl Cpu {
         core.x87 = state.x87;
         core.xmm = state.xmm;
         core.mxcsr = state.mxcsr;
-        core.interrupt_shadow = state.interrupt_shadow;
+        core.shadow_at = if state.interrupt_shadow { state.instructions } else { NO_SHADOW };
         core.nmi_blocked = state.nmi_blocked;
         core.halted = state.halted;
         core.pending_debug = state.pending_debug;
@@ -286,6 +288,26 @@ impl Cpu {
                 self.core.flush_translations();
             }
             physical += PAGE_BYTES;
+        }
+    }
+
+    /// Checks what the caches promise and what no result shows while it is kept: hits of the translation cache lead to RAM, those for
+    /// writing to pages where stores need no notice, and compiled code leads to compiled code. For tests.
+    ///
+    /// # Panics
+    /// If a promise is broken.
+    pub fn check_caches(&mut self) {
+        self.catch_up();
+        let ram = &self.core.ram;
+        for (linear, write, entry) in self.core.tlb.hits() {
+            let (page, host) = ram.page(entry.physical).expect("a hit leads outside of RAM");
+            assert_eq!(linear.wrapping_add(entry.addend), host as u64, "a hit leads elsewhere than it says");
+            let quiet = ram.flags(page) & (page_flag::DIRTY | page_flag::CODE | page_flag::WALKED) == page_flag::DIRTY;
+            assert!(!write || quiet, "a store to page {:#x} would not be noticed", entry.physical);
+        }
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if let Some(compiled) = &mut self.compiled {
+            compiled.check(&mut self.blocks);
         }
     }
 

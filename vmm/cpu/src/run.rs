@@ -222,7 +222,7 @@ impl Cpu {
                 self.deliver(Fault { vector: vector::DB, ..Fault::default() });
                 continue;
             }
-            if self.window_wanted && self.interrupt_ready() {
+            if self.core.window_wanted && self.interrupt_ready() {
                 return Some(Exit::InterruptWindow);
             }
             if self.core.halted {
@@ -241,7 +241,7 @@ impl Cpu {
     /// The next instruction has to be executed alone.
     fn needs_care(&self) -> bool {
         let core = &self.core;
-        core.interrupt_shadow
+        core.window_wanted && core.interrupt_shadow()
             || core.pending_debug != 0
             || core.system_flags & (bit::TF | bit::RF) != 0
             || core.dr7 & DR7_ENABLES != 0
@@ -260,8 +260,7 @@ impl Cpu {
                 return None;
             }
         }
-        let (shadow, pending, limit) = (core.interrupt_shadow, core.pending_debug, core.limit);
-        core.interrupt_shadow = false;
+        let (pending, limit) = (core.pending_debug, core.limit);
         core.pending_debug &= !HELD;
         core.system_flags &= !bit::RF;
         core.noted_breakpoints = 0;
@@ -272,7 +271,7 @@ impl Cpu {
             Err(trap) => {
                 self.core.limit = limit;
                 self.core.system_flags |= before & bit::RF;
-                return self.careful_exit(trap, shadow, pending);
+                return self.careful_exit(trap, pending);
             }
         };
         let op = *self.blocks.op(&block, 0);
@@ -281,7 +280,6 @@ impl Cpu {
         self.core.limit = limit;
         match outcome {
             Outcome::Exit(exit) => {
-                self.core.interrupt_shadow = shadow;
                 self.core.pending_debug = pending;
                 self.core.system_flags |= before & bit::RF;
                 return Some(exit);
@@ -300,11 +298,10 @@ impl Cpu {
         None
     }
 
-    fn careful_exit(&mut self, trap: Trap, shadow: bool, pending: u16) -> Option<Exit> {
+    fn careful_exit(&mut self, trap: Trap, pending: u16) -> Option<Exit> {
         match self.trapped(trap, self.core.rip) {
             Outcome::Retired => None,
             Outcome::Exit(exit) => {
-                self.core.interrupt_shadow = shadow;
                 self.core.pending_debug = pending;
                 Some(exit)
             }

@@ -187,6 +187,12 @@ impl Tlb {
         self.code_tag = generation << 3 | (self.code_tag & 7);
     }
 
+    /// What can be hit, under any generation: the linear page, whether for writing, and the entry.
+    pub fn hits(&self) -> impl Iterator<Item = (u64, bool, &TlbEntry)> {
+        let ways = self.entries.iter().flat_map(|entry| [(entry.read, false, entry), (entry.write, true, entry)]);
+        ways.filter(|(tag, ..)| tag & 7 < UNCACHED).map(|(tag, write, entry)| (tag & PAGE_MASK, write, entry))
+    }
+
     /// Removes write permission for one physical page.
     pub fn forbid_writes(&mut self, physical: u64) {
         for entry in self.entries.iter_mut().filter(|entry| entry.physical == physical) {

@@ -87,7 +87,7 @@ pub fn compare(
     if shown(a.selectors) != shown(b.selectors) {
         return differ("selectors (es cs ss ds fs gs)", a.selectors, b.selectors);
     }
-    let open = instructions.open_flags(case, a.rip) | instructions.repeated_flags(a.rip);
+    let open = instructions.open_flags(case, a) | instructions.repeated_flags(a.rip);
     if (a.rflags ^ b.rflags) & !open != 0 {
         return differ("rflags", a.rflags & !open, b.rflags & !open);
     }
@@ -139,10 +139,13 @@ impl Instructions {
     }
 
     /// In sequences a compare stands behind an instruction that leaves flags open, so these matter only where the case
-    /// ended right behind the instruction: in the next one's fault, or in the INT3 behind the code.
-    fn open_flags(&self, case: &Case, rip: u64) -> u64 {
-        let last = self.0.iter().filter(|one| rip == one.next_ip() || rip == one.next_ip().wrapping_add(1));
-        last.map(|instruction| masks::open_flags(case.gpr[1], instruction)).fold(0, |all, flags| all | flags)
+    /// ended right behind the instruction: in the next one's fault or trap, or in the INT3 behind the code. What counts a shift may
+    /// have changed since the case began, but then it still stands where the case ended.
+    fn open_flags(&self, case: &Case, end: &Registers) -> u64 {
+        let counts = [case.gpr[1], if self.0.len() > 1 { end.gpr[1] } else { case.gpr[1] }];
+        let behind = |one: &&Instruction| end.rip == one.next_ip() || end.rip == one.next_ip().wrapping_add(1);
+        let last = self.0.iter().filter(behind);
+        last.flat_map(|one| counts.map(|rcx| masks::open_flags(rcx, one))).fold(0, |all, flags| all | flags)
     }
 
     /// Whether either of two different exceptions may end the case.

@@ -15,6 +15,8 @@ use crate::vendors;
 use chaoscontrol_cpu::table::{Status, status};
 use iced_x86::{Code, InstructionInfoFactory};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 /// What kind of cases to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +46,14 @@ pub struct Options {
     pub host: bool,
     /// Failures to collect before giving up; one a `Code` is kept.
     pub failures_max: usize,
+    /// Threads to run on. The result is the same for any number.
+    pub jobs: usize,
 }
+
+/// Numbers of cases that a job takes at a time; after each stretch it is seen whether there are failures enough.
+const STRETCH: u64 = 1 << 13;
+/// Stretches that a job may be ahead of what was looked at.
+const AHEAD: usize = 2;
 
 /// A failing case, made small.
 pub struct Failure {
@@ -89,25 +98,73 @@ pub fn targets(filter: Option<&str>) -> Vec<(Code, u32)> {
         .collect()
 }
 
-/// Runs a campaign; `progress` is told how many cases are done.
+/// Runs a campaign; `progress` is told how many numbers are done. Stretch `n` belongs to job `n` modulo the number of jobs, and the
+/// stretches are looked at in their order, so that neither the result nor where it stops depends on the jobs.
 pub fn run(options: &Options, mut progress: impl FnMut(u64)) -> Result<Summary, NativeError> {
-    let mut campaign = Campaign::new(options)?;
-    let mut batch = Vec::new();
-    for index in options.first..options.first.saturating_add(options.cases) {
-        if let Some((code, case)) = campaign.generate(index) {
-            batch.push((index, code, case));
-        }
-        if batch.len() == BATCH {
-            campaign.check(&batch)?;
-            batch.clear();
-            progress(index - options.first);
-            if campaign.summary.failures.len() >= options.failures_max {
+    let jobs = options.jobs.max(1);
+    std::thread::scope(|scope| {
+        let start = |job| {
+            let (sender, receiver) = sync_channel(AHEAD);
+            scope.spawn(move || work(options, job, &sender));
+            receiver
+        };
+        let receivers: Vec<_> = (0..jobs).map(start).collect();
+        let mut summary = Summary::default();
+        for (stretch, receiver) in options.stretches().zip(receivers.iter().cycle()) {
+            // A job that ended without an answer has panicked, which the scope passes on.
+            let Ok(part) = receiver.recv() else { break };
+            summary.add(part?);
+            progress(stretch.end - options.first);
+            if summary.failures.len() >= options.failures_max {
                 break;
             }
         }
+        Ok(summary)
+    })
+}
+
+/// Runs the stretches of one job until nobody wants more. All of a job happens on one thread, since the child of the native runner
+/// ends with the thread that started it.
+fn work(options: &Options, job: usize, sender: &SyncSender<Result<Summary, NativeError>>) {
+    let mut campaign = match Campaign::new(options) {
+        Ok(campaign) => campaign,
+        Err(error) => {
+            // Only a receiver that has stopped for another job's error is gone already.
+            let _ = sender.send(Err(error));
+            return;
+        }
+    };
+    for stretch in options.stretches().skip(job).step_by(options.jobs.max(1)) {
+        let result = campaign.run(stretch);
+        let failed = result.is_err();
+        if sender.send(result).is_err() || failed {
+            return;
+        }
     }
-    campaign.check(&batch)?;
-    Ok(campaign.summary)
+}
+
+impl Options {
+    /// The numbers of the cases, cut into stretches.
+    fn stretches(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+        let end = self.first.saturating_add(self.cases);
+        std::iter::successors(Some(self.first), |start| start.checked_add(STRETCH))
+            .take_while(move |&start| start < end)
+            .map(move |start| start..end.min(start.saturating_add(STRETCH)))
+    }
+}
+
+impl Summary {
+    /// Adds what a later stretch found. Of a code that failed in several jobs the lowest case is kept.
+    fn add(&mut self, later: Self) {
+        self.compared += later.compared;
+        self.lost.extend(later.lost);
+        for (code, cases) in later.per_code {
+            *self.per_code.entry(code).or_default() += cases;
+        }
+        self.not_encoded.extend(later.not_encoded);
+        let known: BTreeSet<Code> = self.failures.iter().map(|failure| failure.code).collect();
+        self.failures.extend(later.failures.into_iter().filter(|failure| !known.contains(&failure.code)));
+    }
 }
 
 /// The outcome of one case on both, for people.
@@ -151,6 +208,22 @@ impl<'a> Campaign<'a> {
             failed: BTreeSet::new(),
             summary: Summary::default(),
         })
+    }
+
+    /// Runs one stretch and gives what it found.
+    fn run(&mut self, numbers: Range<u64>) -> Result<Summary, NativeError> {
+        let mut batch = Vec::with_capacity(BATCH);
+        for index in numbers {
+            if let Some((code, case)) = self.generate(index) {
+                batch.push((index, code, case));
+            }
+            if batch.len() == BATCH {
+                self.check(&batch)?;
+                batch.clear();
+            }
+        }
+        self.check(&batch)?;
+        Ok(std::mem::take(&mut self.summary))
     }
 
     fn generate(&mut self, index: u64) -> Option<(Code, Case)> {

@@ -5,6 +5,7 @@ use crate::case::Case;
 use crate::compare::operand_address;
 use crate::generate::encode::decode;
 use iced_x86::{Code, DecoderOptions, EncodingKind, Mnemonic};
+use std::sync::LazyLock;
 
 /// Why `code` must not or cannot run natively, or `None` where it can.
 pub fn exclusion(code: Code) -> Option<&'static str> {
@@ -61,15 +62,19 @@ pub fn decoder_options() -> u32 {
     if is_amd() { DecoderOptions::AMD } else { DecoderOptions::NONE }
 }
 
-/// Whether the host's CPU is of the vendor of our model.
+/// Whether the host's CPU is of the vendor of our model. It is asked once: under a hypervisor CPUID leaves the guest and costs as much
+/// as a whole case.
 pub fn is_amd() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let leaf = core::arch::x86_64::__cpuid(0);
-        (leaf.ebx, leaf.edx, leaf.ecx) == (0x6874_7541, 0x6974_6e65, 0x444d_4163)
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+    static AMD: LazyLock<bool> = LazyLock::new(|| {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let leaf = core::arch::x86_64::__cpuid(0);
+            (leaf.ebx, leaf.edx, leaf.ecx) == (0x6874_7541, 0x6974_6e65, 0x444d_4163)
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    });
+    *AMD
 }
 
 /// Whether a random instruction may run natively and must then do what ours does: implemented here and judged by the host.

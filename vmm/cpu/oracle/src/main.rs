@@ -11,8 +11,9 @@ cpu-oracle: the exact CPU against other CPUs
 
 usage:
   cpu-oracle native [--cases N] [--seed S] [--first I] [--kind single|sequence|noise] [--filter NAME] [--failures N]
+                    [--jobs N]
   cpu-oracle tiers  [the same]
-  cpu-oracle fuzz   [--cases N] [--seed S] [--first I]
+  cpu-oracle fuzz   [--cases N] [--seed S] [--first I] [--jobs N]
   cpu-oracle replay FILE...
 
 native   runs N random cases (default 100000) on the host CPU and on ours and compares everything;
@@ -20,6 +21,7 @@ native   runs N random cases (default 100000) on the host CPU and on ours and co
 tiers    the same cases on both tiers of ours alone, which must agree on every bit.
 fuzz     runs N guests of random bytes in all rings on both tiers, between pages without access.
 replay   runs case files again.
+--jobs   threads to run on (default 1); the result is the same for any number.
 
 exit codes: 0 all equal, 1 a difference or a failure of the runner, 2 wrong usage, 4 the host cannot run cases
 
@@ -40,8 +42,16 @@ fn main() -> ExitCode {
 
 fn command() -> Result<ExitCode, lexopt::Error> {
     let mut parser = lexopt::Parser::from_env();
-    let mut options =
-        Options { cases: 100_000, first: 0, seed: 1, filter: None, kind: Kind::Single, host: true, failures_max: 20 };
+    let mut options = Options {
+        cases: 100_000,
+        first: 0,
+        seed: 1,
+        filter: None,
+        kind: Kind::Single,
+        host: true,
+        failures_max: 20,
+        jobs: 1,
+    };
     let mut words = Vec::new();
     while let Some(argument) = parser.next()? {
         match argument {
@@ -53,6 +63,7 @@ fn command() -> Result<ExitCode, lexopt::Error> {
             Long("seed") => options.seed = parser.value()?.parse()?,
             Long("first") => options.first = parser.value()?.parse()?,
             Long("failures") => options.failures_max = parser.value()?.parse()?,
+            Long("jobs") => options.jobs = parser.value()?.parse()?,
             Long("filter") => options.filter = Some(parser.value()?.string()?),
             Long("kind") => {
                 options.kind = match parser.value()?.string()?.as_str() {
@@ -80,16 +91,17 @@ fn command() -> Result<ExitCode, lexopt::Error> {
 }
 
 fn fuzz(options: &Options) -> ExitCode {
-    let Options { cases, first, seed, .. } = *options;
-    let mut progress = |done: u64| {
+    let Options { cases, first, seed, jobs, .. } = *options;
+    let progress = |done: u64| {
         if done.is_multiple_of(100_000) {
             eprintln!("{done} guests");
         }
     };
-    match fuzz::run_inputs(seed, first, cases, &mut progress) {
-        Ok(events) => {
+    match fuzz::run_inputs(seed, first, cases, jobs, &progress) {
+        Ok(fuzz::Ran { events, compiled }) => {
             println!(
-                "# {cases} guests from {first} of seed {seed}, {events} counted events on each tier, no difference"
+                "# {cases} guests from {first} of seed {seed}, {events} counted events on each tier, \
+                 {compiled} of them compiled, no difference"
             );
             ExitCode::SUCCESS
         }
@@ -101,8 +113,10 @@ fn fuzz(options: &Options) -> ExitCode {
 }
 
 fn native(options: &Options) -> ExitCode {
+    let mut told = 0;
     let summary = match differential::run(options, |done| {
-        if done % 102_400 < 256 {
+        if done / 1_000_000 > told {
+            told = done / 1_000_000;
             eprintln!("{done} cases");
         }
     }) {

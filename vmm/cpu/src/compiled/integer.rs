@@ -63,6 +63,7 @@ impl Emitter<'_> {
                 self.asm.zero_extend_ah();
                 self.set(op.dst, 8, RAX);
             }
+            Kind::Interrupts { on } => self.interrupts(index, on),
             Kind::Imul2 { size } | Kind::Imul3 { size } => self.multiply(index, kind, size),
             Kind::Set { cc } => {
                 self.want_flags(needs(cc));

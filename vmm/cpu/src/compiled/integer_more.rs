@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! Integer instructions as host code: turns by CL, rotates, single bits, exchanges, wide products and divisions.
+//! Integer instructions as host code: turns by CL, rotates, single bits, exchanges, wide products and divisions, and the
+//! interrupt flag.
 
 use super::asm::*;
 use super::emit::{After, Emitter};
-use super::frame::{PINNED, SPILL};
+use super::frame::{PINNED, ROOM, SLACK, SPILL, at, field};
 use super::kinds::Kind;
 use super::status::Save;
+use crate::core_state::Core;
+use crate::flags::bit;
 use crate::op::attr;
+use crate::state::{Segment, seg};
+use std::mem::offset_of;
 
 const GUEST_RAX: u8 = 0;
 const GUEST_RCX: u8 = 1;
@@ -288,6 +293,34 @@ impl Emitter<'_> {
         self.asm.unary(kind, size, Rm::Reg(RCX));
         self.set(GUEST_RAX, size, RAX);
         self.set(GUEST_RDX, size, RDX);
+        self.asm.bind(back);
+    }
+
+    /// CLI and STI at CPL 0. STI is left to the reference where it changes nothing, and where somebody waits for it.
+    pub fn interrupts(&mut self, index: usize, on: bool) {
+        const RING: i32 = 3 << 5;
+        let (cold, back) = self.cold(index, After::Plain);
+        let stack = offset_of!(Core, segments) + seg::SS * size_of::<Segment>() + offset_of!(Segment, attributes);
+        self.asm.test_imm(1, at(stack), RING);
+        self.asm.jcc(cc::NZ, cold);
+        let flags = field!(system_flags);
+        if on {
+            // The reference asks for attention.
+            self.calls = true;
+            self.asm.test_imm(4, flags, bit::IF as i32);
+            self.asm.jcc(cc::NZ, cold);
+            self.asm.alu_imm(alu::CMP, 1, field!(window_wanted), 0);
+            self.asm.jcc(cc::NZ, cold);
+            self.asm.alu_imm(alu::OR, 4, flags, bit::IF as i32);
+            // The count behind this instruction, see `Core::hold_interrupts`.
+            self.asm.load(8, RCX, field!(limit));
+            self.asm.alu_load(alu::SUB, 8, RCX, Rm::Reg(ROOM));
+            let behind = index as i32 + 1 - self.ops.len() as i32 - SLACK;
+            self.asm.lea(8, RCX, Rm::Base(RCX, behind));
+            self.asm.store(8, field!(shadow_at), RCX);
+        } else {
+            self.asm.alu_imm(alu::AND, 4, flags, !(bit::IF as i32));
+        }
         self.asm.bind(back);
     }
 

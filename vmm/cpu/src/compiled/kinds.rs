@@ -182,6 +182,10 @@ pub(super) enum Kind {
         size: u8,
         bytes: u8,
     },
+    /// CLI, STI.
+    Interrupts {
+        on: bool,
+    },
     Jcc {
         cc: u8,
     },
@@ -389,6 +393,8 @@ fn special(code: Code) -> Option<Kind> {
         Code::Pushq_imm8 | Code::Pushq_imm32 => Kind::PushImm,
         Code::Pop_r64 => Kind::PopReg,
         Code::Leaveq => Kind::Leave,
+        Code::Cli => Kind::Interrupts { on: false },
+        Code::Sti => Kind::Interrupts { on: true },
         Code::Cbw => Kind::SignAx { to: 2 },
         Code::Cwde => Kind::SignAx { to: 4 },
         Code::Cdqe => Kind::SignAx { to: 8 },
@@ -477,6 +483,7 @@ pub(super) fn effect(kind: Kind, op: &Op) -> Effect {
             Effect { stops: true, ..none }
         }
         Kind::IntegerToFloat { .. } | Kind::FloatToInteger { .. } => Effect { stops: true, ..none },
+        Kind::Interrupts { .. } => Effect { stops: true, ..none },
         Kind::Lea { .. } | Kind::Nop => Effect { stops: false, ..none },
         Kind::Not { .. }
         | Kind::Mov { .. }

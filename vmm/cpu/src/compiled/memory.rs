@@ -98,6 +98,11 @@ impl CodeMemory {
         self.stubs += stubs.len();
     }
 
+    /// Where straight code may be.
+    pub fn code(&self) -> std::ops::Range<u64> {
+        self.execute.as_ptr() as u64..self.next()
+    }
+
     /// Bytes of straight code so far.
     pub fn used(&self) -> usize {
         self.straight

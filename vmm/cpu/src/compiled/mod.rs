@@ -32,10 +32,12 @@ use crate::memory::PAGE_MASK;
 use crate::op::{Op, Trap, attr};
 use asm::Asm;
 use emit::{Edges, Link, Setting};
-use frame::{JUMPS, Jump, JumpSet, Routines, SITE_EPOCH, SLACK, constants, exit, flags_of, jump_set, raw_of, routines};
+use frame::{
+    JUMPS, Jump, JumpSet, NO_SITE, Routines, SITE_EPOCH, SLACK, constants, exit, flags_of, jump_set, raw_of, routines,
+};
 use kinds::{Kind, effect, kind};
 use memory::CodeMemory;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// In `marks`: the block is compiled, and this is its unit's number.
 const UNIT: u32 = 1 << 31;
@@ -369,6 +371,34 @@ impl Compiled {
         let jumps = &mut self.units[unit as usize].jumps;
         if !jumps.contains(&(number as u16)) {
             jumps.push(number as u16);
+        }
+    }
+
+    /// Panics unless every jump leads out, or to valid code of the block it is for.
+    pub fn check(&mut self, blocks: &mut Blocks) {
+        self.synchronize(blocks);
+        let code = self.memory.code();
+        let mut valid = BTreeMap::new();
+        for unit in self.units.iter().filter(|unit| unit.entry != 0) {
+            assert!(code.contains(&unit.entry), "a block lies outside the code");
+            valid.insert(unit.entry, unit.ip);
+        }
+        let (data, _) = self.memory.data();
+        // SAFETY: as in `set_link`: there are at most `LINKS_MAX` links.
+        let words = unsafe { std::slice::from_raw_parts(data.add(LINKS_AT).cast::<u64>(), self.links.len()) };
+        let links = self.links.iter().zip(words).filter(|(link, _)| link.target != NO_SITE);
+        for (link, word) in links.filter(|(link, word)| link.stub != **word) {
+            assert_eq!(valid.get(word), Some(&link.target), "a link leads astray");
+        }
+        // The tag of a site, then its code.
+        let sites = self.links.iter().zip(words.windows(2)).filter(|(link, _)| link.stub == NO_SITE);
+        for (_, site) in sites.filter(|(_, site)| site[0] & !(SITE_EPOCH - 1) == self.site_epoch) {
+            assert!(valid.contains_key(&site[1]), "a site leads astray");
+        }
+        for set in 0..JUMPS {
+            for Jump { ip, code, .. } in *self.jumps(set) {
+                assert!(code == 0 || valid.get(&code) == Some(&ip), "the jump cache leads astray");
+            }
         }
     }
 

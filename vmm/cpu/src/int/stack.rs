@@ -199,7 +199,7 @@ fn pop_segment<T: Width>(core: &mut Core, op: &Op) -> Step {
     core.load_segment(usize::from(op.dst), selector)?;
     core.set_stack(stack);
     if usize::from(op.dst) == seg::SS {
-        core.interrupt_shadow = true;
+        core.hold_interrupts(op);
         core.attention = true;
     }
     Ok(())

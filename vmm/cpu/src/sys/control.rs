@@ -223,7 +223,7 @@ fn cli(core: &mut Core, _op: &Op) -> Step {
 }
 
 /// Interrupts stay held for one instruction if they were off.
-fn sti(core: &mut Core, _op: &Op) -> Step {
+fn sti(core: &mut Core, op: &Op) -> Step {
     if u64::from(core.cpl()) > core.iopl() {
         if has_virtual_interrupts(core) && core.system_flags & bit::VIP == 0 {
             core.system_flags |= bit::VIF;
@@ -233,9 +233,10 @@ fn sti(core: &mut Core, _op: &Op) -> Step {
     }
     if core.system_flags & bit::IF == 0 {
         core.system_flags |= bit::IF;
-        core.interrupt_shadow = true;
+        core.hold_interrupts(op);
+        // Nobody else sees that interrupts are on again.
+        core.attention |= core.window_wanted;
     }
-    core.attention = true;
     Ok(())
 }
 

@@ -199,7 +199,6 @@ impl Core {
         if masks {
             self.system_flags &= !bit::IF;
         }
-        self.interrupt_shadow = false;
         self.set_code_and_stack(cs, ss);
         Ok(())
     }

@@ -56,7 +56,6 @@ impl Core {
         self.push_on(&mut stack, event.return_rip as u16)?;
         self.set_stack(stack);
         self.system_flags &= !(bit::IF | bit::TF | bit::AC | bit::RF);
-        self.interrupt_shadow = false;
         self.rip = u64::from(entry & 0xffff);
         let cs = self.real_segment(seg::CS, (entry >> 16) as u16);
         self.set_code_and_stack(cs, None);
@@ -107,7 +106,6 @@ impl Core {
         if kind & TRAP == 0 {
             self.system_flags &= !bit::IF;
         }
-        self.interrupt_shadow = false;
         self.rip = target;
         let mut cs = code.segment(selector);
         cs.selector = (selector & !3) | u16::from(new_cpl);

@@ -155,7 +155,7 @@ fn mov_to_segment(core: &mut Core, op: &Op) -> Step {
     let selector = selector_operand(core, op, op.src)?;
     core.load_segment(register, selector)?;
     if register == seg::SS {
-        core.interrupt_shadow = true;
+        core.hold_interrupts(op);
         core.attention = true;
     }
     Ok(())

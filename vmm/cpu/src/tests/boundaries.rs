@@ -27,6 +27,43 @@ fn sti_holds_interrupts_for_one_instruction() {
 }
 
 #[test]
+fn a_shadow_ends_with_whatever_counts_next_wherever_a_run_stops() {
+    let loops = || {
+        Guest::new(|a| {
+            let mut top = a.create_label();
+            a.mov(ecx, 30).expect("assembles");
+            a.set_label(&mut top).expect("assembles");
+            a.sti().expect("assembles");
+            a.inc(eax).expect("assembles");
+            a.cli().expect("assembles");
+            a.dec(ecx).expect("assembles");
+            a.jnz(top).expect("assembles");
+            a.hlt().expect("assembles");
+        })
+    };
+    // Five bytes of MOV, one of STI.
+    const BEHIND_STI: u64 = CODE + 6;
+    for budget in 1..150 {
+        let mut guest = loops();
+        assert_eq!(guest.cpu.run(budget), Exit::BudgetUsed);
+        let state = guest.cpu.state();
+        assert_eq!(state.interrupt_shadow, state.rip == BEHIND_STI, "after {budget}");
+        let mut restored = loops();
+        restored.cpu.set_state(&state).expect("a state it gave");
+        assert_eq!(restored.cpu.state(), state, "after {budget}");
+        for guest in [&mut guest, &mut restored] {
+            guest.cpu.request_interrupt_window(true);
+            let open = state.rip == BEHIND_STI + 2;
+            let why = guest.cpu.run(100);
+            let expected = if budget > 148 { Exit::Halted } else { Exit::InterruptWindow };
+            assert_eq!(why, expected, "after {budget}");
+            assert!(why == Exit::Halted || guest.cpu.state().rip == BEHIND_STI + 2, "after {budget}");
+            assert!(!open || guest.cpu.progress() == budget, "after {budget}");
+        }
+    }
+}
+
+#[test]
 fn a_window_opens_when_flags_are_popped() {
     let mut guest = Guest::new(|a| {
         a.push(0x202).expect("assembles");

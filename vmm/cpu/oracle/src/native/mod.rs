@@ -12,6 +12,7 @@ use crate::host;
 use crate::layout::DATA_BYTES;
 pub use mapping::Mapping;
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 /// Most cases in a batch.
@@ -134,6 +135,9 @@ impl NativeRunner {
     }
 
     fn start(&mut self) -> Result<Child, NativeError> {
+        // A child forked meanwhile by another thread would hold the other end open, and this one's death would not be seen.
+        static STARTING: Mutex<()> = Mutex::new(());
+        let _starting = STARTING.lock();
         let mut sockets = [0i32; 2];
         // SAFETY: `sockets` has room for two descriptors.
         if unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0, sockets.as_mut_ptr()) }
