@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use chaoscontrol_fault::Applicability;
+use chaoscontrol_fault::{Applicability, FaultKind, Rejection};
 
 use crate::campaign::{Campaign, Found};
 use crate::error::ExploreError;
@@ -36,8 +36,8 @@ pub enum Ended {
     Instructions,
     /// Enough bugs are found.
     Bugs,
-    /// A fault could not be applied, and that is fatal.
-    Rejected,
+    /// A fault of this kind, due then in the last branch, could not be applied, and that is fatal.
+    Rejected(FaultKind, u64, Rejection),
     /// Coverage stands still.
     Plateau,
     /// The caller asked.
@@ -177,14 +177,16 @@ fn merge_all(
         board.changed.notify_all();
         let mut ran = board.take(campaign.next())?;
         let merged = pool.merging(|| campaign.merge(&ran));
-        let rejected =
-            ran.ledger.entries().iter().any(|entry| matches!(entry.applicability, Applicability::Rejected(_)));
+        let rejected = ran.ledger.entries().iter().find_map(|entry| match entry.applicability {
+            Applicability::Rejected(why) => Some(Ended::Rejected(entry.event.fault.kind(), entry.event.time_ns, why)),
+            _ => None,
+        });
         ran.coverage.clear();
         for found in merged.found {
             bugs.push(FoundBug { found, ran: ran.clone() });
         }
-        if rejected && limits.rejection_is_fatal {
-            return Ok((Ended::Rejected, bugs));
+        if let Some(ended) = rejected.filter(|_| limits.rejection_is_fatal) {
+            return Ok((ended, bugs));
         }
         if !go_on(campaign) {
             return Ok((Ended::Asked, bugs));

@@ -2,6 +2,7 @@
 //! The stage ledger: what became of each fault of a schedule.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,18 @@ pub enum Rejection {
     NoSuchTarget,
     /// A guest had asked for a time without faults.
     QuietPeriod,
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::VmDown => "its VM is down",
+            Self::VmPaused => "its VM is paused already",
+            Self::NothingToHeal => "no network fault is in effect",
+            Self::NoSuchTarget => "the cluster does not have its target",
+            Self::QuietPeriod => "a guest had asked for a time without faults",
+        })
+    }
 }
 
 /// The applicability stage.

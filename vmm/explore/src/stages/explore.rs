@@ -264,9 +264,9 @@ fn ending(ended: Ended, campaign: &Campaign) -> (ExitCode, Option<String>) {
     let branches = campaign.total().branches;
     let why = match ended {
         Ended::Branches | Ended::Bugs => return (ExitCode::Success, None),
-        Ended::Rejected => {
-            let last = branches.0.saturating_sub(1);
-            let note = format!("branch {last} has a fault that could not be applied; its ledger says why");
+        Ended::Rejected(kind, time_ns, why) => {
+            let (last, name) = (branches.0.saturating_sub(1), kind.spec().name);
+            let note = format!("branch {last}: {name} at {time_ns} ns could not be applied: {why}");
             return (ExitCode::RequirementFailed, Some(note));
         }
         Ended::Plateau => {

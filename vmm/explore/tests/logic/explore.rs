@@ -12,7 +12,7 @@ use chaoscontrol_explore::minimize::minimize;
 use chaoscontrol_explore::pool::Pool;
 use chaoscontrol_explore::round::{self, Ended, Limits};
 use chaoscontrol_explore::{Coverage, Factory, Plan};
-use chaoscontrol_fault::{Choice, FaultKind, RANDOMS_FROM, Schedule};
+use chaoscontrol_fault::{Choice, FaultKind, RANDOMS_FROM, Rejection, Schedule};
 
 pub fn settings(fake: &Fake, seed: u64) -> Settings {
     Settings {
@@ -177,6 +177,20 @@ fn budgets_end_a_round_after_the_same_branch_every_time() {
         assert_eq!(ended, Ended::Bugs);
         assert_eq!(campaign.next(), bugs[0].found.branch.branch.0 + 1);
     }
+}
+
+#[test]
+fn a_rejection_that_is_fatal_ends_the_round_at_the_same_branch_every_time_and_names_the_fault() {
+    let mut ends = Vec::new();
+    for jobs in [1, 4] {
+        let fake = Fake { jitter: true, ..Fake::new(|_| false) };
+        let mut campaign = Campaign::new(settings(&fake, 2), None);
+        let limits = Limits { rejection_is_fatal: true, ..branches(500) };
+        let (ended, _) = round::run(&mut campaign, &Pool::new(&fake, jobs), limits, &mut |_| true).unwrap();
+        assert!(matches!(ended, Ended::Rejected(FaultKind::NetworkHeal, _, Rejection::NothingToHeal)), "{ended:?}");
+        ends.push(campaign.next());
+    }
+    assert!(ends[0] < 500 && ends[0] == ends[1], "{ends:?}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use chaoscontrol_artifact::schema::{
 };
 use chaoscontrol_artifact::{Digest, U64};
 use chaoscontrol_explore::{ExploreError, Factory, Plan, Ran, Subject};
-use chaoscontrol_fault::{Fault, FaultEvent, Ledger, Mark, Schedule, Shape, Tactician};
+use chaoscontrol_fault::{Fault, FaultEvent, Ledger, Mark, Rejection, Schedule, Shape, Tactician};
 
 pub const HORIZON_NS: u64 = 5_000_000_000;
 
@@ -84,7 +84,7 @@ impl Subject for FakeSubject {
                 verdict: if bug { "violated" } else { "held" }.into(),
             }],
             coverage: vec![coverage(&schedule); 3],
-            ledger: Ledger::new(&schedule),
+            ledger: ledger(&schedule),
             schedule,
             marks,
             randoms: 90,
@@ -95,6 +95,17 @@ impl Subject for FakeSubject {
             serial: vec![b"console\n".to_vec(); 3],
         })
     }
+}
+
+/// A ledger in which every fault is still to come but heals, which find nothing to heal.
+fn ledger(schedule: &Schedule) -> Ledger {
+    let mut ledger = Ledger::new(schedule);
+    for (index, event) in schedule.events().iter().enumerate() {
+        if matches!(event.fault, Fault::NetworkHeal {}) {
+            ledger.reject(index, Rejection::NothingToHeal);
+        }
+    }
+    ledger
 }
 
 /// A barrier of the fake.
