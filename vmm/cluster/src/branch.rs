@@ -86,7 +86,7 @@ pub struct BranchOutcome {
     pub schedule: Schedule,
     /// What the guests did, in the order of (round, VM); the first [`MARKS_MAX`].
     pub marks: Vec<Mark>,
-    /// Numbers that the guests got from `get_random`.
+    /// Numbers that the guests got from `get_random`, but for VMs that were restarted before, which get no answers any more.
     pub randoms: u64,
     /// What became of each fault.
     pub ledger: Ledger,

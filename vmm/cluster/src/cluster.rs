@@ -654,6 +654,8 @@ impl<N: Node> Cluster<N> {
                     Err(error) => self.oracle.refuse(vm, slot, &error.to_string()),
                 },
                 MessageBody::Refused { slot, reason } => self.oracle.refuse(vm, slot, &reason),
+                // One that no schedule could have answered is none to plan for.
+                MessageBody::Random { below: 0, .. } if self.vms[usize::from(index)].choices_before.is_none() => {}
                 MessageBody::Random { below: 0, .. } => self.marks.drew(),
                 MessageBody::Random { .. } => self.marks.chose(vm, cluster_ns),
                 MessageBody::InitFailed => {

@@ -9,7 +9,8 @@ use chaoscontrol_cluster::{
     BranchOutcome, BranchPlan, Cluster, EndReason, OracleLimit, SEND, SERIAL_TAIL_BYTES, ViolationKind,
 };
 use chaoscontrol_fault::{
-    Applicability, Application, Fault, FaultEvent, LedgerEntry, Planner, Reaction, Rejection, Schedule, Stream, Tactic,
+    Applicability, Application, Choice, Fault, FaultEvent, LedgerEntry, Planner, RANDOMS_FROM, Reaction, Rejection,
+    Schedule, Stream, Tactic,
 };
 use chaoscontrol_protocol::Record;
 use common::{Fake, MS, SECOND, Step, booted, encoded, failure, hello, hello_of_agreement, looping, schedule, text};
@@ -71,6 +72,24 @@ fn a_snapshot_taken_in_the_middle_of_a_branch_goes_on_with_its_faults() {
     let mut again = talkers();
     let plan = BranchPlan::new(Schedule::default(), SECOND, 5);
     assert_eq!(again.run_branch(&snapshot, &plan).unwrap(), outcome);
+}
+
+#[test]
+fn a_schedule_answers_the_nth_random_number_of_a_vm_until_it_is_restarted() {
+    let mut cluster = booted(vec![looping(vec![Step::Sleep(10 * MS), Step::Draw])]);
+    let snapshot = cluster.snapshot().expect("sound");
+    let answer = |nth, value| Choice { vm: 0, nth: RANDOMS_FROM + nth, value };
+    let mut drawn = |events: &[(u64, Fault)]| {
+        let schedule = schedule(events).with_choices(vec![answer(1, 7), answer(20, 9)]).expect("one answer each");
+        let outcome = cluster.run_branch(&snapshot, &BranchPlan::new(schedule, SECOND, 1)).unwrap();
+        let drew: Vec<u64> =
+            text(&outcome.serial[0]).lines().filter_map(|line| line.strip_prefix("drew ")?.parse().ok()).collect();
+        (drew, outcome.randoms)
+    };
+    let (free, counted) = drawn(&[]);
+    assert_eq!((free[1], free[20], free.len() as u64), (7, 9, counted));
+    let (restarted, counted) = drawn(&[(100 * MS, Fault::VmRestart { vm: 0 })]);
+    assert!(restarted[1] == 7 && !restarted.contains(&9) && counted < 20, "{counted}");
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub struct Ran {
     pub schedule: Schedule,
     /// What the guests did, in order of rounds.
     pub marks: Vec<Mark>,
-    /// Numbers that the guests got from `get_random`.
+    /// Numbers that the guests got from `get_random` and a schedule could have answered.
     pub randoms: u64,
     /// What became of each fault.
     pub ledger: Ledger,
