@@ -68,6 +68,8 @@ struct Cold {
     after: After,
     /// The block goes on in the reference.
     rest: bool,
+    /// Guest XMM registers that the straight code has in the host's where the stub comes back.
+    reload: u16,
 }
 
 /// A window whose accesses do not all lie in the page of the last one.
@@ -121,6 +123,8 @@ pub(super) struct Emitter<'a> {
     /// A reference handler is called on the straight way, so the boundary after the block may need attention.
     pub calls: bool,
     pub sse_checked: bool,
+    /// Guest XMM registers that the host's hold, too: a bit each.
+    pub xmm_held: u16,
     windows: Vec<Window>,
     /// Stack accesses need no check before this operation.
     pub window_end: usize,
@@ -146,6 +150,7 @@ pub(super) fn compile(asm: &mut Asm, setting: Setting, ops: &[Op]) -> Vec<Link> 
         links: Vec::new(),
         calls: false,
         sse_checked: false,
+        xmm_held: 0,
         windows: if setting.windows { windows(ops) } else { Vec::new() },
         window_end: 0,
         index: 0,
@@ -163,7 +168,10 @@ impl Emitter<'_> {
         self.asm.jcc(cc::S, no_room);
         let mut ended = false;
         for index in 0..self.ops.len() {
+            let stubs = self.colds.len();
             ended = self.operation(index);
+            let reload = if ended { 0 } else { self.xmm_held };
+            self.colds[stubs..].iter_mut().for_each(|cold| cold.reload = reload);
         }
         if !ended {
             self.go_to(self.setting.end_ip);
@@ -216,6 +224,7 @@ impl Emitter<'_> {
         let last = index + 1 == self.ops.len();
         self.calls = true;
         self.sse_checked = false;
+        self.xmm_held = 0;
         let jumps = op.has(attr::SETS_RIP);
         if jumps {
             self.asm.constant(RAX, self.setting.end_ip);
@@ -248,12 +257,12 @@ impl Emitter<'_> {
         let (from, back) = (self.asm.label(), self.asm.label());
         // The reference handler may have changed what is known of the stack's page.
         let rest = index + 1 < self.window_end;
-        self.colds.push(Cold { from, back, index, after, rest });
+        self.colds.push(Cold { from, back, index, after, rest, reload: 0 });
         (from, back)
     }
 
     fn cold_stubs(&mut self) {
-        for Cold { from, back, index, after, rest } in std::mem::take(&mut self.colds) {
+        for Cold { from, back, index, after, rest, reload } in std::mem::take(&mut self.colds) {
             self.asm.bind(from);
             if rest {
                 self.call_handler(index, matches!(after, After::Flags | After::Saved));
@@ -261,6 +270,7 @@ impl Emitter<'_> {
                 continue;
             }
             self.call_handler(index, matches!(after, After::Flags | After::Saved));
+            (0..16).filter(|guest| reload >> guest & 1 == 1).for_each(|guest| self.reload_xmm(guest));
             match after {
                 After::Plain | After::Saved => {}
                 After::Flags => self.load_flags(),

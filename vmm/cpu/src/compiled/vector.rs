@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
-//! SSE instructions as host code. The guest's XMM registers stay in the `Core`; the host's XMM0 and XMM1 hold operands for one
-//! instruction.
+//! SSE instructions as host code. The guest's XMM registers are always right in the `Core`. Inside a block those that it has used are
+//! held in the host's as well, until a reference handler has run, so that chains of operations need not go through memory; the host's
+//! XMM0 and XMM1 hold operands for one instruction.
 
 use super::asm::*;
 use super::emit::{After, Emitter};
@@ -14,6 +15,14 @@ use std::mem::offset_of;
 
 const XMM0: Reg = Reg(0);
 const XMM1: Reg = Reg(1);
+/// Guest XMM registers that the host has registers for.
+const HELD: u8 = 14;
+
+/// The host's register for one of the first guest registers.
+fn host_xmm(guest: u8) -> Option<Reg> {
+    (guest & 15 < HELD).then_some(Reg(2 + (guest & 15)))
+}
+
 /// A guest XMM register's place.
 fn xmm(guest: u8) -> Rm {
     at(offset_of!(Core, xmm) + usize::from(guest & 15) * 16)
@@ -35,36 +44,37 @@ impl Emitter<'_> {
             Kind::VectorStore { code, bytes, aligned } => self.vector_store(op, code, bytes, aligned, cold),
             Kind::VectorShift { code, group } => {
                 let (prefix, opcode) = parts(code);
-                self.load_xmm(XMM0, op.dst);
-                self.asm.sse_imm(4, prefix, opcode, Reg(group), Rm::Reg(XMM0), op.imm as u8);
-                self.store_xmm(op.dst);
+                let place = self.target(op.dst, true);
+                self.asm.sse_imm(4, prefix, opcode, Reg(group), Rm::Reg(place), op.imm as u8);
+                self.store_xmm(op.dst, place);
             }
             Kind::VectorFromGeneral { size } => {
                 let source = self.general_source(op, size, cold);
-                self.asm.sse(size, 0x66, 0x0f6e, XMM0, source);
-                self.store_xmm(op.dst);
+                let place = self.target(op.dst, false);
+                self.asm.sse(size, 0x66, 0x0f6e, place, source);
+                self.store_xmm(op.dst, place);
             }
             Kind::VectorToGeneral { size } => self.vector_to_general(op, size, cold),
             Kind::VectorMask { code } => {
                 let (prefix, opcode) = parts(code);
-                self.load_xmm(XMM0, op.src);
-                self.asm.sse(4, prefix, opcode, RAX, Rm::Reg(XMM0));
+                let source = self.operand(op.src, XMM0);
+                self.asm.sse(4, prefix, opcode, RAX, Rm::Reg(source));
                 self.set(op.dst, 8, RAX);
             }
             Kind::VectorCompare { code, bytes } => {
                 self.check_arithmetic(cold);
                 let (prefix, opcode) = parts(code);
                 let source = self.vector_source(op, bytes, false, cold);
-                self.load_xmm(XMM0, op.dst);
-                self.asm.sse(4, prefix, opcode, XMM0, source);
+                let first = self.operand(op.dst, XMM0);
+                self.asm.sse(4, prefix, opcode, first, source);
             }
             Kind::IntegerToFloat { code, size } => {
                 self.check_arithmetic(cold);
                 let (prefix, opcode) = parts(code);
                 let source = self.general_source(op, size, cold);
-                self.load_xmm(XMM0, op.dst);
-                self.sized(size, prefix, opcode, XMM0, source);
-                self.store_xmm(op.dst);
+                let place = self.target(op.dst, true);
+                self.sized(size, prefix, opcode, place, source);
+                self.store_xmm(op.dst, place);
             }
             Kind::FloatToInteger { code, size, bytes } => {
                 self.check_arithmetic(cold);
@@ -106,18 +116,47 @@ impl Emitter<'_> {
         self.asm.sse(4, 0, 0x0f28, host, xmm(guest));
     }
 
-    /// XMM0 to a guest register.
-    fn store_xmm(&mut self, guest: u8) {
-        self.asm.sse(4, 0, 0x0f29, XMM0, xmm(guest));
+    /// The host's register of a guest register gets its value back.
+    pub fn reload_xmm(&mut self, guest: u8) {
+        if let Some(host) = host_xmm(guest) {
+            self.load_xmm(host, guest);
+        }
     }
 
-    /// Operand 1: a register's place, or memory.
+    /// A host register with the value of a guest register, which may be `scratch`.
+    fn operand(&mut self, guest: u8, scratch: Reg) -> Reg {
+        let Some(host) = host_xmm(guest) else {
+            self.load_xmm(scratch, guest);
+            return scratch;
+        };
+        if self.xmm_held >> (guest & 15) & 1 == 0 {
+            self.load_xmm(host, guest);
+            self.xmm_held |= 1 << (guest & 15);
+        }
+        host
+    }
+
+    /// The host register that a guest register's new value is made in, out of the old one if the operation reads it. After it comes
+    /// [`Self::store_xmm`].
+    fn target(&mut self, guest: u8, reads: bool) -> Reg {
+        if reads { self.operand(guest, XMM0) } else { host_xmm(guest).unwrap_or(XMM0) }
+    }
+
+    /// The new value of a guest register, made in its [`Self::target`].
+    fn store_xmm(&mut self, guest: u8, place: Reg) {
+        self.asm.sse(4, 0, 0x0f29, place, xmm(guest));
+        if host_xmm(guest).is_some() {
+            self.xmm_held |= 1 << (guest & 15);
+        }
+    }
+
+    /// Operand 1: a register, or memory.
     fn vector_source(&mut self, op: &Op, bytes: u8, aligned: bool, cold: Label) -> Rm {
         if op.has(attr::MEMORY) {
             self.vector_probe(op, bytes, false, aligned, cold);
             Rm::Base(RAX, 0)
         } else {
-            xmm(op.src)
+            Rm::Reg(self.operand(op.src, XMM1))
         }
     }
 
@@ -145,43 +184,37 @@ impl Emitter<'_> {
             self.check_arithmetic(cold);
         }
         let (prefix, opcode) = parts(code);
-        let mut source = self.vector_source(op, bytes, needs & care::ALIGNED != 0, cold);
-        if needs & care::REGISTER_FORM != 0 && !op.has(attr::MEMORY) {
-            self.load_xmm(XMM1, op.src);
-            source = Rm::Reg(XMM1);
-        }
-        if needs & care::REPLACES == 0 {
-            self.load_xmm(XMM0, op.dst);
-        }
+        let source = self.vector_source(op, bytes, needs & care::ALIGNED != 0, cold);
+        let place = self.target(op.dst, needs & care::REPLACES == 0);
         if needs & care::IMMEDIATE != 0 {
             // Only the low three bits of a predicate count.
             let value = if opcode == 0x0fc2 { op.imm as u8 & 7 } else { op.imm as u8 };
-            self.asm.sse_imm(4, prefix, opcode, XMM0, source, value);
+            self.asm.sse_imm(4, prefix, opcode, place, source, value);
         } else {
-            self.asm.sse(4, prefix, opcode, XMM0, source);
+            self.asm.sse(4, prefix, opcode, place, source);
         }
-        self.store_xmm(op.dst);
+        self.store_xmm(op.dst, place);
     }
 
     fn vector_store(&mut self, op: &Op, code: u32, bytes: u8, aligned: bool, cold: Label) {
         let (prefix, opcode) = parts(code);
         if op.has(attr::MEMORY) {
             self.vector_probe(op, bytes, true, aligned, cold);
-            self.load_xmm(XMM1, op.src);
-            self.asm.sse(4, prefix, opcode, XMM1, Rm::Base(RAX, 0));
+            let source = self.operand(op.src, XMM1);
+            self.asm.sse(4, prefix, opcode, source, Rm::Base(RAX, 0));
         } else {
-            self.load_xmm(XMM0, op.dst);
-            self.load_xmm(XMM1, op.src);
-            self.asm.sse(4, prefix, opcode, XMM1, Rm::Reg(XMM0));
-            self.store_xmm(op.dst);
+            let source = self.operand(op.src, XMM1);
+            let place = self.target(op.dst, true);
+            self.asm.sse(4, prefix, opcode, source, Rm::Reg(place));
+            self.store_xmm(op.dst, place);
         }
     }
 
     fn vector_to_general(&mut self, op: &Op, size: u8, cold: Label) {
         if op.has(attr::MEMORY) {
             self.probe(op, size, true, cold);
-            self.load_xmm(XMM0, op.src);
-            self.asm.sse(size, 0x66, 0x0f7e, XMM0, Rm::Base(RAX, 0));
+            let source = self.operand(op.src, XMM0);
+            self.asm.sse(size, 0x66, 0x0f7e, source, Rm::Base(RAX, 0));
             return;
         }
         match PINNED[usize::from(op.dst & 15)] {

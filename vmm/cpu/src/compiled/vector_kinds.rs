@@ -18,10 +18,8 @@ pub(super) mod care {
     pub const ARITHMETIC: u8 = 2;
     /// Has an immediate byte.
     pub const IMMEDIATE: u8 = 4;
-    /// The register form does something else than the memory form.
-    pub const REGISTER_FORM: u8 = 8;
     /// Replaces the whole destination.
-    pub const REPLACES: u8 = 16;
+    pub const REPLACES: u8 = 8;
 }
 
 /// The kind of an SSE code, if the host can execute it as it is.
@@ -101,9 +99,6 @@ fn load(code: Code, info: &OpCodeInfo, encoded: u32, bytes: u8) -> Option<Kind> 
             return None;
         }
         needs |= care::IMMEDIATE;
-    }
-    if matches!(mnemonic, M::Movss | M::Movsd | M::Movlps | M::Movhps | M::Movhlps | M::Movlhps | M::Insertps) {
-        needs |= care::REGISTER_FORM;
     }
     let moves = matches!(mnemonic, M::Movaps | M::Movapd | M::Movdqa | M::Movntdqa | M::Movq | M::Pshufd | M::Movddup);
     if unaligned || moves {
