@@ -274,11 +274,12 @@ impl Node for Fake {
     fn set_clock(&mut self, _clock: Clock) {}
 
     fn wall_clock_ns(&self) -> u64 {
-        self.state.wall_offset_ns + self.state.guest_ns
+        self.state.wall_offset_ns.wrapping_add(self.state.guest_ns)
     }
 
     fn set_wall_clock_ns(&mut self, wall_ns: u64) {
-        self.state.wall_offset_ns = wall_ns - self.state.guest_ns;
+        // A clock that was set back may read less than the time since power-on: the difference is modulo 2^64.
+        self.state.wall_offset_ns = wall_ns.wrapping_sub(self.state.guest_ns);
     }
 
     fn reseed(&mut self, entropy: [u8; 32], generation: [u8; 16]) {
