@@ -2,16 +2,16 @@
 //! What all tools share of their identity: a digest of the libraries' sources and of Cargo.lock, never of an executable. Each tool adds
 //! its own sources, so that a change in one leaves the others what they were.
 
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{env, fs};
 
 /// Folders whose sources are part of every host tool, relative to the workspace.
 const FOLDERS: &[&str] = &["vmm", "tools/cli", "guest/protocol"];
 
 fn main() {
-    // Asked when it runs: checkouts that share a target directory may run the script that another one compiled.
-    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
-    let root = here.ancestors().nth(2).expect("tools/cli lies in the workspace");
+    // Cargo runs this in the package's folder. No path that it is told is absolute: checkouts that share a target directory share what this
+    // prints, too, and each must look at its own files.
+    let root = Path::new("../..");
     let mut files = vec![PathBuf::from("Cargo.lock"), PathBuf::from("Cargo.toml")];
     for folder in FOLDERS {
         println!("cargo::rerun-if-changed={}", root.join(folder).display());

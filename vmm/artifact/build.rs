@@ -10,9 +10,9 @@ use std::{env, fs};
 const FOLDERS: &[&str] = &["", "lib", "profile"];
 
 fn main() {
-    // Asked when it runs: checkouts that share a target directory may run the script that another one compiled.
-    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
-    let root = here.ancestors().nth(2).expect("vmm/artifact lies in the workspace");
+    // Cargo runs this in the package's folder. No path that it is told is absolute: checkouts that share a target directory share what this
+    // prints, too, and each must look at its own files.
+    let root = Path::new("../..");
     let contracts = root.join("contracts");
     let mut names: Vec<String> = FOLDERS.iter().flat_map(|folder| names_in(&contracts, folder)).collect();
     names.sort();
@@ -20,11 +20,11 @@ fn main() {
     let mut out = String::from("pub(super) const SOURCES: &[(&str, &str)] = &[\n");
     for name in &names {
         let path = contracts.join(name);
-        let bytes = fs::read(&path).unwrap_or_else(|error| panic!("reading {}: {error}", path.display()));
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("reading {}: {error}", path.display()));
         // Lengths keep two different sets from giving one stream of bytes.
         hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
-        hasher.update(&(bytes.len() as u64).to_le_bytes()).update(&bytes);
-        let _ = writeln!(out, "    ({name:?}, include_str!({:?})),", path.display().to_string());
+        hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
+        let _ = writeln!(out, "    ({name:?}, {text:?}),");
     }
     let _ = writeln!(out, "];\npub(super) const SET: [u8; 32] = {:?};", hasher.finalize().as_bytes());
     let target = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("contracts.rs");

@@ -43,12 +43,13 @@ fn same_bytes_whatever_is_kept_of_branches_in_their_middle() {
     for mode in ["faults", "hybrid"] {
         // None, room for a few, and all; each descriptor names its corpus by digest.
         let rounds = [("0", "1"), ("0", "2"), ("8", "1"), ("8", "2"), ("512", "2")].map(|(mib, jobs)| {
-            let explore = ["--branches", "48", "--seed", "3", "--mode", mode, "--middles-mib", mib, "--jobs", jobs];
+            let explore =
+                ["--branches", "48", "--seed", "3", "--mode", mode, "--prefix-cache-mib", mib, "--jobs", jobs];
             bench.run("chaos-explore-round", &[&explore[..], &horizon].concat(), &booted).expect_code(0)
         });
         assert!(rounds.iter().all(|round| *round == rounds[0]), "{mode}: descriptors differ");
         let minimal = [("0", "1"), ("512", "2")].map(|(mib, jobs)| {
-            let minimize = ["--attempts", "40", "--middles-mib", mib, "--jobs", jobs];
+            let minimize = ["--attempts", "40", "--prefix-cache-mib", mib, "--jobs", jobs];
             bench.run("chaos-minimize", &minimize, &rounds[0]).expect_code(0)
         });
         assert!(minimal[0] == minimal[1], "{mode}: minimized bugs differ");

@@ -117,6 +117,24 @@ fn every_kind_of_artifact_is_shown_and_no_text_of_a_guest_steers_the_terminal() 
     assert!(bug.contains("assertion: \\u{1b}[31mred\\u{202e} message\\u{9b}"), "{bug}");
     let console = shown(&bench, &outputs(&descriptors[3].1, "reproduction")[0]);
     assert!(console.contains("reproduced"), "{console}");
+
+    // One object that is gone keeps none of the others from being shown.
+    let round = &descriptors[1].1;
+    let corpus = &outputs(round, "corpus")[0];
+    let folder = bench.store().join("objects").join(&corpus[..2]);
+    for file in std::fs::read_dir(folder).expect("objects") {
+        let path = file.expect("an entry").path();
+        if path.to_string_lossy().contains(&corpus[..]) {
+            std::fs::remove_file(path).expect("deleting the corpus");
+        }
+    }
+    let ran = bench.run("chaos-show", &[], round);
+    assert!(ran.code == 3 && ran.stderr.contains(&corpus[..12]), "{} {}", ran.code, ran.stderr);
+    let text = String::from_utf8(ran.stdout).expect("text");
+    assert!(
+        text.contains(&format!("corpus {corpus}: cannot be shown")) && text.contains("red\\u{202e} message"),
+        "{text}"
+    );
 }
 
 #[test]

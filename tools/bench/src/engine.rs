@@ -48,6 +48,9 @@ pub fn measure(context: &Context) -> Failures<Table> {
     let kernel_path = arguments.required("kernel")?;
     let kernel: Arc<[u8]> = read_input(&kernel_path, 1 << 30)?.into();
     let qemu = arguments.os("qemu").cloned().unwrap_or_else(|| "qemu-system-x86_64".into());
+    let icount = !arguments.is_set("plain-tcg");
+    let names =
+        if icount { ["qemu_icount_cpu_s", "ratio_to_qemu_icount"] } else { ["qemu_tcg_cpu_s", "ratio_to_qemu_tcg"] };
     let bzimage = arguments.path("bzimage").unwrap_or_else(|| bzimage_beside(&kernel_path));
     let mut table = Table::default();
     for workload in workloads(context)? {
@@ -58,7 +61,7 @@ pub fn measure(context: &Context) -> Failures<Table> {
             ours_s.push(cost.cpu_s);
             (instructions, compiled) = (cost.instructions, cost.compiled);
             if qemu != "none" {
-                theirs_s.push(qemu::cpu_s(&qemu, &bzimage, &workload)?);
+                theirs_s.push(qemu::cpu_s(&qemu, icount, &bzimage, &workload)?);
             }
         }
         let cpu_s = median(&mut ours_s).unwrap_or_default();
@@ -66,7 +69,7 @@ pub fn measure(context: &Context) -> Failures<Table> {
         let mut cells = vec![("mips", millions / cpu_s), ("instructions_m", millions), ("cpu_s", cpu_s)];
         cells.push(("compiled_percent", compiled as f64 * 100.0 / instructions.max(1) as f64));
         if let Some(theirs) = median(&mut theirs_s) {
-            cells.extend([("qemu_icount_cpu_s", theirs), ("ratio_to_qemu_icount", theirs / cpu_s)]);
+            cells.extend([(names[0], theirs), (names[1], theirs / cpu_s)]);
         }
         table.push(workload.name, cells);
     }

@@ -159,7 +159,7 @@ fn boot(context: &Context, variant: &str) -> Failures<Machines> {
     let mut cluster = Cluster::new(&config).map_err(ExploreError::from)?;
     cluster.run_to_setup(config.seed, config.setup_limit_ns).map_err(ExploreError::from)?;
     let snapshot = cluster.snapshot().map_err(ExploreError::from)?;
-    Ok(Machines::booted(config, snapshot).with_middles(arguments.middles_bytes()?))
+    Ok(Machines::booted(config, snapshot).with_prefix_cache(arguments.prefix_cache_bytes()?))
 }
 
 fn campaign(context: &Context, machines: &Machines, measured: &Measured, mode: Mode) -> Failures<(u64, bool)> {

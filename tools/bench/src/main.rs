@@ -12,7 +12,7 @@ use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_cli::{
-    Context, FROM, Failures, Flag, INPUT, JOBS, MIDDLES, Output, Positional, STORE, TIER, Tool, tool_main,
+    Context, FROM, Failures, Flag, INPUT, JOBS, Output, PREFIX_CACHE, Positional, STORE, TIER, Tool, tool_main,
 };
 use chaoscontrol_explore::machines::choose_tier;
 
@@ -61,6 +61,7 @@ static TOOL: Tool = Tool {
         Flag::one("rounds", "N", "engine: rounds of each loop").default("20000000"),
         Flag::one("entries", "N", "engine: committed entries of raft").default("500"),
         Flag::one("qemu", "PROGRAM", "engine: QEMU; none leaves the comparison out").default("qemu-system-x86_64"),
+        Flag::switch("plain-tcg", "engine: QEMU as it is fastest, without -icount, which counts no instructions"),
         Flag::one("branches", "N", "rate, explore: branches of each run, at most").default("16, explore 256"),
         Flag::one("horizon-ns", "N", "snapshot, rate, explore: length of a branch")
             .default("2000000000, explore 5000000000"),
@@ -73,7 +74,7 @@ static TOOL: Tool = Tool {
         Flag::many("mode", "NAME", "explore: how branches are planned; default: faults and uniform").choices(&MODES),
         Flag::one("state", "FILE", "explore: results, a line each; what it has is not run again"),
         JOBS,
-        MIDDLES,
+        PREFIX_CACHE,
         TIER,
         INPUT,
         STORE,

@@ -15,10 +15,11 @@ use crate::engine::Workload;
 const FIXED: &str = "console=ttyS0 nokaslr mitigations=off audit=0 norandmaps random.trust_cpu=off tsc=reliable \
                      tsc_early_khz=1000000 no_timer_check pci=off panic=-1 8250.nr_uarts=1";
 
-/// CPU seconds that QEMU takes for the workload's interval.
-pub fn cpu_s(qemu: &OsStr, kernel: &Path, workload: &Workload) -> Failures<f64> {
+/// CPU seconds that QEMU takes for the workload's interval, counting instructions (`-icount`) or not.
+pub fn cpu_s(qemu: &OsStr, icount: bool, kernel: &Path, workload: &Workload) -> Failures<f64> {
     let mut child = Command::new(qemu)
-        .args(["-accel", "tcg", "-icount", "shift=0", "-m", "64", "-display", "none", "-no-reboot", "-nodefaults"])
+        .args(if icount { &["-icount", "shift=0"][..] } else { &[] })
+        .args(["-accel", "tcg", "-m", "64", "-display", "none", "-no-reboot", "-nodefaults"])
         .args(["-serial", "stdio", "-kernel"])
         .arg(kernel)
         .arg("-initrd")

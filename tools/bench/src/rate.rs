@@ -21,7 +21,7 @@ pub fn measure(context: &Context) -> Failures<Table> {
     let store = stores_read(context)?;
     let snapshot = descriptor_before(context, &store)?.output("snapshot");
     let snapshot = snapshot.ok_or_else(|| ExploreError::Input("the descriptor names no snapshot".to_owned()))?;
-    let host = Host { middles_bytes: arguments.middles_bytes()?, ..Host::default() };
+    let host = Host { prefix_cache_bytes: arguments.prefix_cache_bytes()?, ..Host::default() };
     let mut table = Table::default();
     let mut rates = Vec::new();
     for jobs in [1, 2] {

@@ -25,6 +25,6 @@ pub use progress::Progress;
 pub use run::{Context, Output, identity, read_input, tool_main, write_file};
 pub use stage::{Stage, Work, checker, error_output, stage_main, store_of, stores_checked, stores_read};
 pub use table::{
-    ALLOW_UNFAITHFUL_KVM, BUG, ENGINE, FROM, Flag, GENERATE, HELP, INPUT, JOBS, MIDDLES, PIN_CORE, PROFILE, Positional,
-    QUIET, SEED, STORE, TIER, Tool, VERSION, Value, WATCHDOG,
+    ALLOW_UNFAITHFUL_KVM, BUG, ENGINE, FROM, Flag, GENERATE, HELP, INPUT, JOBS, PIN_CORE, PREFIX_CACHE, PROFILE,
+    Positional, QUIET, SEED, STORE, TIER, Tool, VERSION, Value, WATCHDOG,
 };

@@ -136,9 +136,9 @@ impl Arguments {
         Ok((self.is_set("allow-unfaithful-kvm"), self.number("pin-core")?, watchdog_s))
     }
 
-    /// What `--middles-mib` says, in bytes.
-    pub fn middles_bytes(&self) -> Failures<u64> {
-        Ok(self.number_within("middles-mib", 0, 1 << 20, 256)? << 20)
+    /// What `--prefix-cache-mib` says, in bytes.
+    pub fn prefix_cache_bytes(&self) -> Failures<u64> {
+        Ok(self.number_within("prefix-cache-mib", 0, 1 << 20, 256)? << 20)
     }
 
     /// The value of a flag that must be given.

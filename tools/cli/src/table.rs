@@ -224,11 +224,11 @@ pub const WATCHDOG: Flag =
 
 /// `--jobs`.
 pub const JOBS: Flag = Flag::one("jobs", "N", "Branches run at once; changes no result").default("the number of cores");
-/// `--middles-mib`.
-pub const MIDDLES: Flag = Flag::one(
-    "middles-mib",
+/// `--prefix-cache-mib`.
+pub const PREFIX_CACHE: Flag = Flag::one(
+    "prefix-cache-mib",
     "N",
-    "Memory for branches in their middle, from which others that are the same so far go on; 0 is none; changes no result",
+    "MiB for snapshots in the middle of branches, from which others that are the same so far go on; changes no result",
 )
 .default("256");
 /// `--tier`.

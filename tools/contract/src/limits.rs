@@ -30,8 +30,8 @@ extern "C" fn exceeded(_: libc::c_int) {
     }
 }
 
-/// Limits this process from here on. Nothing catches an allocation that fails, or a stack that is used up: Rust aborts, and the signal
-/// is what is left to give the reason. The next signal of the same kind would be another matter, but there is none: the process ends.
+/// Limits this process from here on. Nothing catches an allocation that fails, or a stack that is used up: Rust aborts, and in the
+/// signal's handler the reason can still be given.
 pub fn apply(memory_bytes: u64) -> io::Result<()> {
     for signal in [libc::SIGABRT, libc::SIGXCPU] {
         // SAFETY: the structure is whole, and the handler does only what a handler may. It runs on the signal stack, which a thread of

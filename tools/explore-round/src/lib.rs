@@ -125,7 +125,7 @@ pub fn run(stage: &Stage, rounds: Option<u64>) -> Failures<StageResult> {
     let default_rounds = of_profile(|profile| Some(profile.rounds.into())).or(rounds).unwrap_or(1);
     let host = Host::from_flags(engine.as_deref(), allow_unfaithful, pin_core, watchdog_s).map_err(Failure::usage)?;
     let options = ExploreOptions {
-        host: Host { middles_bytes: arguments.middles_bytes()?, clock: Some(host_ns), ..host },
+        host: Host { prefix_cache_bytes: arguments.prefix_cache_bytes()?, clock: Some(host_ns), ..host },
         rounds: if rounds.is_some() { within("rounds", ROUNDS_MAX)?.unwrap_or(default_rounds) } else { 1 },
         shard: shard(arguments.text("shard")?)?,
         branches: within("branches", 1 << 40)?.or(of_profile(|profile| Some(profile.branches.into()))).unwrap_or(64),
@@ -265,8 +265,8 @@ fn spelled_effort(effort: &Effort, jobs: u32) -> String {
         let tenths = u128::from(part) * 1000 / whole.max(1);
         format!("{}.{} %", tenths / 10, tenths % 10)
     };
-    let mut line =
-        format!("{jobs} jobs busy {} of the time", of(spent.total_ns(), u128::from(rounds_ns) * u128::from(jobs)));
+    let busy = of(spent.total_ns(), u128::from(rounds_ns) * u128::from(jobs));
+    let mut line = format!("{jobs} job{} busy {busy} of the time", if jobs == 1 { "" } else { "s" });
     for (what, part_ns) in [
         ("guests", spent.guests_ns),
         ("network and faults", spent.barriers_ns),

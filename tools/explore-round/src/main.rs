@@ -8,8 +8,8 @@ use chaos_explore_round::{
 };
 use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_cli::{
-    ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, INPUT, JOBS, MIDDLES, PIN_CORE, PROFILE, SEED, STORE, TIER, Tool, WATCHDOG,
-    stage_main,
+    ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, INPUT, JOBS, PIN_CORE, PREFIX_CACHE, PROFILE, SEED, STORE, TIER, Tool,
+    WATCHDOG, stage_main,
 };
 
 static TOOL: Tool = Tool {
@@ -26,7 +26,7 @@ static TOOL: Tool = Tool {
         BRANCHES,
         SHARD,
         JOBS,
-        MIDDLES,
+        PREFIX_CACHE,
         TIER,
         SEED,
         PROFILE,

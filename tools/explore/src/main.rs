@@ -9,7 +9,7 @@ use chaos_explore_round::{
 };
 use chaoscontrol_artifact::ExitCode;
 use chaoscontrol_cli::{
-    ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, Flag, INPUT, JOBS, MIDDLES, PIN_CORE, PROFILE, SEED, STORE, TIER, Tool,
+    ALLOW_UNFAITHFUL_KVM, ENGINE, FROM, Flag, INPUT, JOBS, PIN_CORE, PREFIX_CACHE, PROFILE, SEED, STORE, TIER, Tool,
     WATCHDOG, stage_main,
 };
 
@@ -27,7 +27,7 @@ static TOOL: Tool = Tool {
         Flag::one("rounds", "N", "Rounds").default("10"),
         BRANCHES,
         JOBS,
-        MIDDLES,
+        PREFIX_CACHE,
         TIER,
         SEED,
         PROFILE,

@@ -5,8 +5,8 @@ use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::{ExitCode, StageResult};
 use chaoscontrol_cli::{
-    ALLOW_UNFAITHFUL_KVM, BUG, FROM, Failure, Failures, Flag, INPUT, JOBS, MIDDLES, PIN_CORE, STORE, Stage, TIER, Tool,
-    WATCHDOG, stage_main,
+    ALLOW_UNFAITHFUL_KVM, BUG, FROM, Failure, Failures, Flag, INPUT, JOBS, PIN_CORE, PREFIX_CACHE, STORE, Stage, TIER,
+    Tool, WATCHDOG, stage_main,
 };
 use chaoscontrol_explore::machines::{Host, choose_tier};
 use chaoscontrol_explore::stages::minimize::{ATTEMPTS, MinimizeOptions, minimize_bugs};
@@ -28,7 +28,7 @@ static TOOL: Tool = Tool {
             "Also run every subset of up to three of the faults found, and say how many the smallest has that shows the bug",
         ),
         JOBS,
-        MIDDLES,
+        PREFIX_CACHE,
         TIER,
         ALLOW_UNFAITHFUL_KVM,
         PIN_CORE,
@@ -55,7 +55,7 @@ fn work(stage: &Stage) -> Failures<StageResult> {
     let (allow_unfaithful, pin_core, watchdog_s) = arguments.kvm()?;
     let host = Host::from_flags(None, allow_unfaithful, pin_core, watchdog_s).map_err(Failure::usage)?;
     let options = MinimizeOptions {
-        host: Host { middles_bytes: arguments.middles_bytes()?, ..host },
+        host: Host { prefix_cache_bytes: arguments.prefix_cache_bytes()?, ..host },
         bug: arguments.number("bug")?,
         attempts: arguments.number_within("attempts", 1, 1 << 20, u64::from(ATTEMPTS))? as u32,
         jobs: stage.context.jobs()?,

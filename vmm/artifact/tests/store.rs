@@ -202,6 +202,7 @@ fn gc_keeps_what_descriptors_reach_and_deletes_the_rest() {
     let (lost_pages, _) = put_pages(&store, 50..60);
     let lost = manifest(&store, &lost_pages);
     fs::write(root.join("tmp/1-1"), b"left behind").unwrap();
+    fs::create_dir(root.join("tmp/somebody's")).unwrap();
     assert!(matches!(Store::gc(root, &[], &Roots::AllDescriptors, false), Err(StoreError::Busy { .. })));
     drop(store);
     let counted = Store::gc(root, &[], &Roots::AllDescriptors, true).unwrap();

@@ -21,7 +21,7 @@ use chaoscontrol_machine::pages::PageMap;
 use chaoscontrol_machine::{CpuSchedule, EngineKind, Firmware, KvmOptions, MachineError, SmpConfig, kvm};
 
 use crate::error::ExploreError;
-use crate::middles::Middles;
+use crate::prefix_cache::PrefixCache;
 use crate::snapshots;
 use crate::subject::{Factory, Plan, Ran, Subject};
 
@@ -128,7 +128,7 @@ pub struct Host {
     /// Whether and how KVM may be used.
     pub kvm: KvmOptions,
     /// Bytes for branches in their middle, from which others go on that are the same so far; 0 is none.
-    pub middles_bytes: u64,
+    pub prefix_cache_bytes: u64,
     /// Measures where the host's time goes.
     pub clock: Option<HostClock>,
 }
@@ -181,7 +181,7 @@ pub fn note_engine(result: &mut StageResult, run: &RunConfiguration) {
 pub struct Machines {
     config: ClusterConfig,
     snapshot: Arc<ClusterSnapshot>,
-    middles: Arc<Middles<Midway>>,
+    prefixes: Arc<PrefixCache<Midway>>,
     clock: Option<HostClock>,
     spent: Arc<Mutex<Spent>>,
 }
@@ -210,7 +210,7 @@ impl Machines {
         let config = configuration(store, &run, host.kvm)?;
         let snapshot = snapshots::load(store, &manifest)?;
         let machines = Self { clock: host.clock, ..Self::booted(config, snapshot) };
-        Ok((machines.with_middles(host.middles_bytes), run_ref))
+        Ok((machines.with_prefix_cache(host.prefix_cache_bytes), run_ref))
     }
 
     /// Machines for a cluster that has just booted.
@@ -218,7 +218,7 @@ impl Machines {
         Self {
             config,
             snapshot: Arc::new(snapshot),
-            middles: Arc::new(Middles::new(0)),
+            prefixes: Arc::new(PrefixCache::new(0)),
             clock: None,
             spent: Arc::default(),
         }
@@ -227,9 +227,9 @@ impl Machines {
     /// The same with room for branches in their middle. Not for engines that count other than instructions: they promise less
     /// than that going on is running on to the last bit.
     #[must_use]
-    pub fn with_middles(self, bytes: u64) -> Self {
+    pub fn with_prefix_cache(self, bytes: u64) -> Self {
         let bytes = if self.config.engine == EngineKind::Exact { bytes } else { 0 };
-        Self { middles: Arc::new(Middles::new(bytes)), ..self }
+        Self { prefixes: Arc::new(PrefixCache::new(bytes)), ..self }
     }
 
     /// Where the host's time went in all branches that ran, on all threads.
@@ -239,7 +239,7 @@ impl Machines {
 
     /// Cluster ns that branches did not run because they went on from the middle of others.
     pub fn saved_ns(&self) -> u64 {
-        self.middles.saved_ns()
+        self.prefixes.saved_ns()
     }
 }
 
@@ -264,8 +264,8 @@ impl Factory for Machines {
     fn subject(&self) -> Result<Box<dyn Subject>, ExploreError> {
         let mut cluster = Cluster::new(&self.config)?;
         cluster.time(self.clock);
-        let (snapshot, middles, spent) = (self.snapshot.clone(), self.middles.clone(), self.spent.clone());
-        Ok(Box::new(Branches { cluster, snapshot, middles, spent }))
+        let (snapshot, prefixes, spent) = (self.snapshot.clone(), self.prefixes.clone(), self.spent.clone());
+        Ok(Box::new(Branches { cluster, snapshot, prefixes, spent }))
     }
 
     fn labels(&self) -> Vec<(String, u64)> {
@@ -287,21 +287,21 @@ impl Factory for Machines {
 struct Branches {
     cluster: Cluster,
     snapshot: Arc<ClusterSnapshot>,
-    middles: Arc<Middles<Midway>>,
+    prefixes: Arc<PrefixCache<Midway>>,
     spent: Arc<Mutex<Spent>>,
 }
 
 impl Subject for Branches {
     fn run(&mut self, plan: &Plan) -> Result<Ran, ExploreError> {
         let plan = branch_plan(plan);
-        let midway = self.middles.farthest(plan.entropy_seed, |midway| midway.leads_to(&plan));
+        let midway = self.prefixes.farthest(plan.entropy_seed, |midway| midway.leads_to(&plan));
         let stops_ns = self.stops_ns(&plan);
         let (outcome, kept) = self.cluster.run_branch_keeping(&self.snapshot, midway.as_deref(), &plan, &stops_ns)?;
         self.spent.lock().unwrap_or_else(PoisonError::into_inner).add(&self.cluster.spent());
-        self.middles.ran(plan.entropy_seed, &outcome.schedule);
+        self.prefixes.ran(plan.entropy_seed, &outcome.schedule);
         for midway in kept {
             let (bytes, time_ns) = (midway.own_bytes(&self.snapshot), midway.time_ns());
-            self.middles.keep(plan.entropy_seed, midway, bytes, time_ns);
+            self.prefixes.keep(plan.entropy_seed, midway, bytes, time_ns);
         }
         Ok(ran(outcome, self.snapshot.sim().now_ns()))
     }
@@ -312,7 +312,7 @@ impl Branches {
     /// of a branch like no other, nobody knows yet whether any will grow from it, and most never see one.
     fn stops_ns(&self, plan: &BranchPlan) -> Vec<u64> {
         let step_ns = (plan.horizon_ns / MOMENTS).max(1);
-        match self.middles.alike_until(plan.entropy_seed, &plan.schedule) {
+        match self.prefixes.alike_until(plan.entropy_seed, &plan.schedule) {
             None => Vec::new(),
             Some((until_ns, true)) => vec![until_ns.unwrap_or(plan.horizon_ns).saturating_sub(1) / step_ns * step_ns],
             Some((until_ns, false)) => {

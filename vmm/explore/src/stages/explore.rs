@@ -11,8 +11,7 @@ use chaoscontrol_artifact::{ExitCode, ObjectRef, StageResult, Store, U64};
 use chaoscontrol_cluster::Spent;
 use chaoscontrol_fault::{FaultKind, Schedule};
 
-use super::reproduce::turns_of;
-use super::{Talk, same_guest};
+use super::{Talk, same_guest, turns};
 use crate::campaign::{Campaign, Settings, WINDOW};
 use crate::coverage::Coverage;
 use crate::error::ExploreError;
@@ -392,7 +391,7 @@ impl Explorer<'_> {
             schedule: ran.schedule,
             ledger: ran.ledger,
             trace: self.store.publish(&ran.trace)?,
-            turns: turns_of(self.store, &ran.turns)?,
+            turns: turns::publish(self.store, &ran.turns)?,
             instructions: U64(ran.instructions),
             cluster_ns: U64(ran.cluster_ns),
         };

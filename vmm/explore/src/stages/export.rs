@@ -9,7 +9,7 @@ use chaoscontrol_artifact::schema::{
 use chaoscontrol_artifact::{ObjectRef, StageResult, Store};
 use chaoscontrol_machine::KvmOptions;
 
-use super::Talk;
+use super::{Talk, turns};
 use crate::error::ExploreError;
 use crate::machines::configuration;
 use crate::snapshots;
@@ -119,6 +119,9 @@ fn check(store: &Store, corpus: &Corpus, bug: &Bug) -> Result<(), ExploreError> 
         .find(|fault| usize::try_from(**fault).is_ok_and(|fault| fault >= record.schedule.len()))
     {
         return Err(ExploreError::Input(format!("its trace names fault {fault}, which its schedule does not have")));
+    }
+    if let Some(reference) = &record.turns {
+        turns::load(store, reference)?;
     }
     if let Some(snapshot) = &record.snapshot {
         let manifest: SnapshotManifest = store.load(snapshot)?;

@@ -7,8 +7,7 @@ use chaoscontrol_artifact::schema::{BranchRecord, BugIdentity, Descriptor, Link,
 use chaoscontrol_artifact::{ExitCode, ObjectRef, StageResult, Store, StoreError, U64};
 use chaoscontrol_fault::Schedule;
 
-use super::reproduce::turns_of;
-use super::{AnyBug, Talk, bugs_of};
+use super::{AnyBug, Talk, bugs_of, turns};
 use crate::error::ExploreError;
 use crate::machines::{Host, Machines, note_engine};
 use crate::minimize::{Minimal, SUBSET_MAX, minimize, smallest};
@@ -134,7 +133,7 @@ fn publish(store: &Store, bug: &AnyBug, minimal: Minimal) -> Result<ObjectRef, E
         schedule,
         ledger: ran.ledger,
         trace: store.publish(&ran.trace)?,
-        turns: turns_of(store, &ran.turns)?,
+        turns: turns::publish(store, &ran.turns)?,
         instructions: U64(ran.instructions),
         cluster_ns: U64(ran.cluster_ns),
         ..bug.record.clone()

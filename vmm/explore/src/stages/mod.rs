@@ -10,6 +10,7 @@ pub mod export;
 pub mod merge;
 pub mod minimize;
 pub mod reproduce;
+mod turns;
 
 use chaoscontrol_artifact::schema::{
     BranchRecord, Bug, BugIdentity, Descriptor, MinimizedBug, RunConfiguration, Violation,

@@ -8,7 +8,7 @@ use chaoscontrol_artifact::{ExitCode, MediaType, ObjectRef, StageResult, Store, 
 use chaoscontrol_cluster::{Cluster, GuestEvent, TurnRecording};
 use chaoscontrol_machine::KvmOptions;
 
-use super::{AnyBug, Talk, bugs_of};
+use super::{AnyBug, Talk, bugs_of, turns};
 use crate::error::ExploreError;
 use crate::machines::{Host, Machines, branch_plan, configuration, note_engine, ran};
 use crate::replay::first_divergence;
@@ -94,7 +94,7 @@ pub fn reproduce_bugs(
 /// Runs a bug's branch again and compares it with the recorded one.
 pub fn replay(store: &Store, bug: &AnyBug, options: &ReproduceOptions) -> Result<(Outcome, Ran), ExploreError> {
     let expected: TraceDocument = store.load(&bug.record.trace)?;
-    let turns = bug.record.turns.map(|turns| load_turns(store, &turns)).transpose()?;
+    let turns = bug.record.turns.map(|turns| turns::load(store, &turns)).transpose()?;
     let run = |turns| {
         if options.from_boot {
             run_from_boot(store, &bug.record.run, &bug.plan(), turns, options.kvm)
@@ -122,17 +122,6 @@ pub fn replay(store: &Store, bug: &AnyBug, options: &ReproduceOptions) -> Result
         None => Outcome::Reproduced,
     };
     Ok((outcome, ran))
-}
-
-/// The object of a branch's turns; none where no VM keeps a schedule journal.
-pub fn turns_of(store: &Store, turns: &TurnRecording) -> Result<Option<ObjectRef>, ExploreError> {
-    let kept = (!turns.is_empty()).then(|| store.put(MediaType::Turns, &turns.encode()));
-    Ok(kept.transpose()?)
-}
-
-fn load_turns(store: &Store, reference: &ObjectRef) -> Result<TurnRecording, ExploreError> {
-    let decoded = TurnRecording::decode(&store.read(reference)?);
-    decoded.map_err(|what| ExploreError::Input(format!("turns {}: {what}", reference.digest)))
 }
 
 fn from_snapshot(

@@ -17,7 +17,7 @@ const SEEDS_MAX: usize = 4096;
 const SCHEDULES_MAX: usize = 32;
 
 /// Items, and the schedules of the branches that ran, by the seed of their branch.
-pub struct Middles<T> {
+pub struct PrefixCache<T> {
     bytes_max: u64,
     state: Mutex<State<T>>,
 }
@@ -53,7 +53,7 @@ impl<T> Kept<T> {
     }
 }
 
-impl<T> Middles<T> {
+impl<T> PrefixCache<T> {
     /// Room for so many bytes; with 0 nothing is kept or remembered.
     pub fn new(bytes_max: u64) -> Self {
         let state = State { bytes: 0, ran: 0, families: BTreeMap::new(), saved_ns: 0 };
@@ -159,69 +159,69 @@ mod tests {
         Schedule::new(times.iter().map(event).collect()).expect("few")
     }
 
-    fn found(middles: &Middles<u64>, seed: u64) -> Option<u64> {
-        middles.farthest(seed, |_| true).map(|item| *item)
+    fn found(cache: &PrefixCache<u64>, seed: u64) -> Option<u64> {
+        cache.farthest(seed, |_| true).map(|item| *item)
     }
 
     /// With room for `bytes`, after a branch of each of the seeds below 9.
-    fn middles(bytes: u64) -> Middles<u64> {
-        let middles = Middles::new(bytes);
-        (0..9).for_each(|seed| middles.ran(seed, &schedule(&[])));
-        middles
+    fn cache(bytes: u64) -> PrefixCache<u64> {
+        let cache = PrefixCache::new(bytes);
+        (0..9).for_each(|seed| cache.ran(seed, &schedule(&[])));
+        cache
     }
 
     #[test]
     fn the_farthest_that_leads_on_is_found_and_counted() {
-        let middles = middles(100);
+        let cache = cache(100);
         for time_ns in [5, 20, 10] {
-            middles.keep(7, time_ns, 1, time_ns);
+            cache.keep(7, time_ns, 1, time_ns);
         }
-        assert_eq!(middles.farthest(7, |time_ns| *time_ns < 20).as_deref(), Some(&10));
-        assert_eq!((found(&middles, 7), found(&middles, 8)), (Some(20), None));
-        assert_eq!(middles.farthest(7, |_| false), None);
-        assert_eq!(middles.saved_ns(), 30);
+        assert_eq!(cache.farthest(7, |time_ns| *time_ns < 20).as_deref(), Some(&10));
+        assert_eq!((found(&cache, 7), found(&cache, 8)), (Some(20), None));
+        assert_eq!(cache.farthest(7, |_| false), None);
+        assert_eq!(cache.saved_ns(), 30);
     }
 
     #[test]
     fn what_is_least_worth_goes_when_there_is_no_room() {
-        let middles = middles(30);
-        (1..=3).for_each(|seed| middles.keep(seed, seed, 10, 10 * seed));
-        assert_eq!([1, 1, 1, 2].map(|seed| found(&middles, seed)), [Some(1), Some(1), Some(1), Some(2)]);
+        let cache = cache(30);
+        (1..=3).for_each(|seed| cache.keep(seed, seed, 10, 10 * seed));
+        assert_eq!([1, 1, 1, 2].map(|seed| found(&cache, seed)), [Some(1), Some(1), Some(1), Some(2)]);
         // 10 four times, 20 twice, 30 once.
-        middles.keep(4, 4, 10, 50);
-        assert_eq!([1, 2, 3, 4].map(|seed| found(&middles, seed)), [Some(1), Some(2), None, Some(4)]);
+        cache.keep(4, 4, 10, 50);
+        assert_eq!([1, 2, 3, 4].map(|seed| found(&cache, seed)), [Some(1), Some(2), None, Some(4)]);
         // What nobody asks for is worth less the longer it is there.
-        (0..99).for_each(|_| middles.ran(8, &schedule(&[])));
-        middles.keep(5, 5, 10, 10);
-        assert_eq!([1, 2, 4, 5].map(|seed| found(&middles, seed)), [None, Some(2), Some(4), Some(5)]);
+        (0..99).for_each(|_| cache.ran(8, &schedule(&[])));
+        cache.keep(5, 5, 10, 10);
+        assert_eq!([1, 2, 4, 5].map(|seed| found(&cache, seed)), [None, Some(2), Some(4), Some(5)]);
     }
 
     #[test]
     fn what_does_not_fit_is_not_kept_and_without_room_nothing_is() {
-        let middles = middles(30);
-        middles.keep(1, 10, 31, 10);
-        assert_eq!(found(&middles, 1), None);
-        let none = Middles::<u64>::new(0);
+        let cache = cache(30);
+        cache.keep(1, 10, 31, 10);
+        assert_eq!(found(&cache, 1), None);
+        let none = PrefixCache::<u64>::new(0);
         none.ran(1, &schedule(&[]));
         assert_eq!(none.alike_until(1, &schedule(&[])), None);
     }
 
     #[test]
     fn schedules_are_remembered_by_seed_and_the_most_alike_counts() {
-        let middles = Middles::<u64>::new(1);
-        middles.ran(1, &schedule(&[10, 20, 30]));
-        middles.ran(1, &schedule(&[10, 25]));
-        middles.ran(2, &schedule(&[1]));
-        assert_eq!(middles.alike_until(1, &schedule(&[10, 20])), Some((Some(30), true)));
-        assert_eq!(middles.alike_until(1, &schedule(&[10, 25])), Some((None, true)));
-        assert_eq!(middles.alike_until(3, &schedule(&[])), None);
+        let cache = PrefixCache::<u64>::new(1);
+        cache.ran(1, &schedule(&[10, 20, 30]));
+        cache.ran(1, &schedule(&[10, 25]));
+        cache.ran(2, &schedule(&[1]));
+        assert_eq!(cache.alike_until(1, &schedule(&[10, 20])), Some((Some(30), true)));
+        assert_eq!(cache.alike_until(1, &schedule(&[10, 25])), Some((None, true)));
+        assert_eq!(cache.alike_until(3, &schedule(&[])), None);
         let answered = schedule(&[10]).with_choices(vec![Choice { vm: 0, nth: 1, value: 2 }]).expect("one");
-        assert_eq!(middles.alike_until(1, &answered), Some((Some(25), false)));
+        assert_eq!(cache.alike_until(1, &answered), Some((Some(25), false)));
         for _ in 0..2 * SCHEDULES_MAX {
-            middles.ran(1, &schedule(&[5]));
+            cache.ran(1, &schedule(&[5]));
         }
-        assert_eq!(middles.alike_until(1, &schedule(&[10, 25])), Some((Some(5), true)), "bounded");
-        (0..2 * SEEDS_MAX as u64).for_each(|seed| middles.ran(100 + seed, &schedule(&[])));
-        assert_eq!(middles.alike_until(1, &schedule(&[])), None, "bounded");
+        assert_eq!(cache.alike_until(1, &schedule(&[10, 25])), Some((Some(5), true)), "bounded");
+        (0..2 * SEEDS_MAX as u64).for_each(|seed| cache.ran(100 + seed, &schedule(&[])));
+        assert_eq!(cache.alike_until(1, &schedule(&[])), None, "bounded");
     }
 }
