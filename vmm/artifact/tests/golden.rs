@@ -65,7 +65,11 @@ fn record() -> BranchRecord {
 
 fn tactic() -> Tactic {
     let faults = Schedule::new(vec![FaultEvent { time_ns: 5, fault: Fault::NetworkHeal {} }]).unwrap();
-    Tactic { reactions: vec![Reaction { label: "agree: one leader per term".into(), skip: 1, faults }], repeats: true }
+    Tactic {
+        reactions: vec![Reaction { label: "agree: one leader per term".into(), skip: 1, faults }],
+        repeats: true,
+        settle_ns: 150_000_000,
+    }
 }
 
 fn planned(branch: u64) -> PlannedBranch {

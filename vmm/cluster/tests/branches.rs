@@ -393,7 +393,7 @@ fn a_branch_under_a_tactic_is_that_of_the_schedule_that_came_of_it() {
     let reactions = vec![reaction(SEND, 3, 500, cut), reaction(SEND, 1, 2 * MS, kill(1, 0))];
     let mut plan = BranchPlan::new(schedule(&[(40 * MS, kill(2, 0))]), SECOND, 7);
     plan.full_trace = true;
-    plan.tactic = Some(Tactic { reactions, repeats: true });
+    plan.tactic = Some(Tactic { reactions, repeats: true, settle_ns: 0 });
     let followed = cluster().run_branch(&snapshot, &plan).unwrap();
     assert!(followed.schedule.len() > 10, "{:?}", followed.schedule);
     assert!(followed.marks.iter().any(|mark| mark.label == SEND && mark.vm == 1), "{:?}", followed.marks);

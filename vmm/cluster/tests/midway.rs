@@ -52,7 +52,11 @@ fn child(parent: &BranchOutcome, planner: &Planner, stream: &mut Stream) -> Bran
         schedule = Schedule::new(early).expect("no more than before");
         let skip = stream.below(200) as u32;
         let faults = planner.random(stream);
-        tactic = Some(Tactic { reactions: vec![Reaction { label: "send".into(), skip, faults }], repeats: true });
+        tactic = Some(Tactic {
+            reactions: vec![Reaction { label: "send".into(), skip, faults }],
+            repeats: true,
+            settle_ns: 0,
+        });
     }
     BranchPlan { tactic, ..plan(schedule.with_choices(choices).expect("one answer each")) }
 }

@@ -19,6 +19,8 @@ const STRIKE_NS: (u64, u64) = (100_000_000, 1_600_000_000);
 const GAP_NS: (u64, u64) = (2_000_000, 800_000_000);
 /// Delay of a fault behind the mark that it follows, where it is not at once: from one round to a timeout later.
 const FOLLOW_NS: (u64, u64) = (1_000_000, 400_000_000);
+/// For how long a steady tactic leaves guests alone behind its faults: about a timeout, so that they get somewhere.
+const SETTLE_NS: (u64, u64) = (100_000_000, 400_000_000);
 /// A partition that moves is healed so long before it is put elsewhere.
 const HEALED_NS: u64 = 1_000;
 
@@ -31,6 +33,15 @@ pub struct Label {
     pub per_branch: u64,
     /// How often to wait for it, relative to the others.
     pub weight: u64,
+}
+
+/// How soon a tactic strikes again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Once its faults are over and guests had time to go on.
+    Steady,
+    /// At the next mark: what guests do in a row of interrupted attempts.
+    Hasty,
 }
 
 /// How a fault strikes one VM.
@@ -47,11 +58,11 @@ enum Form {
 impl Form {
     const ALL: [(Form, Option<FaultKind>, u64); 6] = [
         (Form::Isolate, Some(FaultKind::NetworkPartition), 8),
-        (Form::Deafen, Some(FaultKind::NetworkPartitionOneWay), 2),
-        (Form::Mute, Some(FaultKind::NetworkPartitionOneWay), 2),
-        (Form::Kill, Some(FaultKind::VmKill), 6),
+        (Form::Deafen, Some(FaultKind::NetworkPartitionOneWay), 3),
+        (Form::Mute, Some(FaultKind::NetworkPartitionOneWay), 3),
+        (Form::Kill, Some(FaultKind::VmKill), 4),
         (Form::Pause, Some(FaultKind::VmPause), 3),
-        (Form::Other, None, 5),
+        (Form::Other, None, 4),
     ];
 }
 
@@ -109,22 +120,26 @@ impl Planner {
     }
 
     /// Faults before a tactic, so that there is something to follow, and the tactic. `labels` must not be empty.
-    pub fn tactic(&self, labels: &[Label], stream: &mut Stream) -> (Schedule, Tactic) {
+    pub fn tactic(&self, labels: &[Label], pace: Pace, stream: &mut Stream) -> (Schedule, Tactic) {
         let reactions = match stream.below(10) {
             0..=6 => 1,
             7 | 8 => 2,
             _ => 3,
         };
         let first = label(labels, stream);
-        let mut list = vec![self.reaction(first, stream)];
+        let mut list = vec![self.reaction(first, pace, stream)];
         for _ in 1..reactions {
             let next = if stream.below(2) == 0 { first } else { label(labels, stream) };
-            list.push(self.reaction(next, stream));
+            list.push(self.reaction(next, pace, stream));
         }
-        let repeats = stream.below(5) > 0;
-        let tactic = Tactic { reactions: list, repeats };
+        let repeats = stream.below(16) > 0;
+        let settle_ns = match pace {
+            Pace::Steady => stream.between_log(SETTLE_NS.0, SETTLE_NS.1),
+            Pace::Hasty => 0,
+        };
+        let tactic = Tactic { reactions: list, repeats, settle_ns };
         let mut events = Vec::new();
-        if stream.below(8) > 0 {
+        if stream.below(16) > 0 {
             let vm = stream.below(u64::from(self.shape().vms().max(1))) as u16;
             let at_ns = stream.below(self.shape().horizon_ns / 8 + 1);
             // Longer than most timeouts, so that somebody notices.
@@ -139,18 +154,24 @@ impl Planner {
         (self.finish(events), tactic)
     }
 
-    fn reaction(&self, label: &Label, stream: &mut Stream) -> Reaction {
+    fn reaction(&self, label: &Label, pace: Pace, stream: &mut Stream) -> Reaction {
         let skip_max = (label.per_branch / 4).clamp(1, 1 << 16);
-        let skip = if stream.below(5) > 0 { 0 } else { stream.between_log(1, skip_max) as u32 };
+        let skip = if stream.below(8) > 0 { 0 } else { stream.between_log(1, skip_max) as u32 };
         let delay_ns = follow_ns(stream);
         let vms = u64::from(self.shape().vms().max(1));
         let vm = if stream.below(4) > 0 { 0 } else { stream.below(vms) as u16 };
-        let moves = self.plans(FaultKind::NetworkPartition) && self.plans(FaultKind::NetworkHeal);
-        let mut events = if moves && stream.below(5) < 2 {
-            let vms = 1 << vm;
+        let can_move = self.plans(FaultKind::NetworkPartition) && self.plans(FaultKind::NetworkHeal);
+        let (moves, lasts_ns) = match pace {
+            // Each cut lasts before the next one may come.
+            Pace::Steady => (2, stream.between_log(STRIKE_NS.0, STRIKE_NS.1)),
+            // A cut stays until it is moved.
+            Pace::Hasty => (3, 0),
+        };
+        let mut events = if can_move && stream.below(5) < moves {
+            let cut = Fault::NetworkPartition { vms: 1 << vm, duration_ns: lasts_ns };
             vec![
                 FaultEvent { time_ns: delay_ns, fault: Fault::NetworkHeal {} },
-                FaultEvent { time_ns: delay_ns + HEALED_NS, fault: Fault::NetworkPartition { vms, duration_ns: 0 } },
+                FaultEvent { time_ns: delay_ns + HEALED_NS, fault: cut },
             ]
         } else {
             let lasts_ns = stream.between_log(STRIKE_NS.0, STRIKE_NS.1);
@@ -295,9 +316,10 @@ mod tests {
         let mut kinds = BTreeSet::new();
         for index in 0..2_000 {
             let mut stream = Stream::named(3, "composite", index);
+            let pace = if index % 2 == 0 { Pace::Steady } else { Pace::Hasty };
             let uniform = planner.uniform(&mut stream);
             kinds.extend(uniform.events().iter().map(|event| event.fault.kind()));
-            let (kick, tactic) = planner.tactic(&labels(), &mut stream);
+            let (kick, tactic) = planner.tactic(&labels(), pace, &mut stream);
             tactic.check().unwrap();
             let moments = [Mark::new(4_999_999_999, 1, "flush".into()), Mark::new(7, 0, "send".into())];
             let retimed = planner.retimed(&uniform, &moments, &mut stream);
@@ -314,7 +336,7 @@ mod tests {
         let (mut leaders, mut added) = (0, 0);
         for index in 0..500 {
             let mut stream = Stream::named(4, "composite", index);
-            let (_, tactic) = planner.tactic(&labels(), &mut stream);
+            let (_, tactic) = planner.tactic(&labels(), Pace::Hasty, &mut stream);
             assert!(tactic.reactions.iter().all(|reaction| reaction.label != "send"));
             leaders += u32::from(tactic.reactions[0].label == "agree: a leader");
             let mut tactician = Tactician::new(tactic, planner.shape().clone());
@@ -336,7 +358,7 @@ mod tests {
         let planner = Planner::new(Shape { disks: vec![0], cpus: 1, horizon_ns: 1_000_000_000 });
         for index in 0..200 {
             let mut stream = Stream::named(5, "composite", index);
-            let (kick, tactic) = planner.tactic(&labels(), &mut stream);
+            let (kick, tactic) = planner.tactic(&labels(), Pace::Steady, &mut stream);
             let of_tactic = tactic.reactions.iter().flat_map(|reaction| reaction.faults.events());
             let shapes = planner.shapes(&mut stream);
             for event in kick.events().iter().chain(of_tactic).chain(shapes.events()) {

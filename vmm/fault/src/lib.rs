@@ -15,7 +15,7 @@ mod table;
 mod tactic;
 mod wire;
 
-pub use composite::Label;
+pub use composite::{Label, Pace};
 pub use kinds::{Category, Companion, Domain, Draw, Parameter, Role, Spec, Width};
 pub use ledger::{Applicability, Application, Ledger, LedgerEntry, LedgerError, Rejection, StageCounts};
 pub use planner::Planner;

@@ -63,10 +63,19 @@ pub struct Reaction {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tactic {
-    /// In their order; the next one waits once the faults of the one before are past.
+    /// In their order; the next one waits once the faults of the one before are over and guests had `settle_ns`.
     pub reactions: Vec<Reaction>,
     /// Whether the first follows the last.
     pub repeats: bool,
+    /// For how long guests are left alone behind a reaction's faults, in ns. What strikes again at once meets what guests do in
+    /// a hurry, or only guests that do nothing but wait.
+    #[serde(default, with = "crate::ledger::decimal", skip_serializing_if = "is_zero")]
+    pub settle_ns: u64,
+}
+
+/// What is left out of documents; tactics of older ones have no such time.
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 impl Tactic {
@@ -121,7 +130,8 @@ impl Tactician {
                 fault: turned(&event.fault, mark.vm, self.shape.vms()).unwrap_or(event.fault),
             };
             let own: Vec<FaultEvent> = reaction.faults.events().iter().map(at).collect();
-            self.armed_ns = own.iter().map(|event| event.time_ns).max().unwrap_or(now_ns);
+            let end = |event: &FaultEvent| event.time_ns.saturating_add(event.fault.duration_ns().unwrap_or(0));
+            self.armed_ns = own.iter().map(end).max().unwrap_or(now_ns).saturating_add(self.tactic.settle_ns);
             events.extend(own.into_iter().filter(|event| event.check(0, &self.shape).is_ok()));
             self.passed = 0;
             self.waiting += 1;
@@ -170,7 +180,7 @@ mod tests {
     #[test]
     fn faults_follow_the_mark_and_the_vm_that_made_it() {
         let cut = reaction("elected", 1, &[(50, Fault::NetworkPartition { vms: 0b011, duration_ns: 0 })]);
-        let mut tactician = Tactician::new(Tactic { reactions: vec![cut], repeats: true }, shape());
+        let mut tactician = Tactician::new(Tactic { reactions: vec![cut], repeats: true, settle_ns: 0 }, shape());
         assert_eq!(tactician.react(&[mark(10, 0, "elected"), mark(11, 0, "other")], 20), vec![]);
         let events = tactician.react(&[mark(100, 2, "elected")], 120);
         let fault = Fault::NetworkPartition { vms: 0b101, duration_ns: 0 };
@@ -184,7 +194,7 @@ mod tests {
     fn reactions_wait_for_each_other_and_end() {
         let kill = |vm| Fault::VmRestart { vm };
         let reactions = vec![reaction("a", 0, &[(0, kill(1))]), reaction("b", 0, &[(0, kill(2)), (1 << 40, kill(0))])];
-        let mut tactician = Tactician::new(Tactic { reactions, repeats: false }, shape());
+        let mut tactician = Tactician::new(Tactic { reactions, repeats: false, settle_ns: 0 }, shape());
         assert_eq!(tactician.react(&[mark(5, 0, "b")], 6), vec![]);
         let events = tactician.react(&[mark(7, 2, "a"), mark(8, 1, "b")], 8);
         assert_eq!(events[0], FaultEvent { time_ns: 8, fault: kill(0) });
@@ -194,9 +204,22 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_waited_for_until_the_faults_are_over_and_guests_had_their_time() {
+        let cut = reaction("a", 0, &[(10, Fault::NetworkPartition { vms: 1, duration_ns: 300 })]);
+        let mut tactician = Tactician::new(Tactic { reactions: vec![cut], repeats: true, settle_ns: 50 }, shape());
+        assert_eq!(tactician.react(&[mark(100, 0, "a")], 100).len(), 1);
+        assert_eq!(
+            tactician.react(&[mark(409, 0, "a"), mark(459, 0, "a")], 459),
+            vec![],
+            "cut off up to 410, 50 ns more"
+        );
+        assert_eq!(tactician.react(&[mark(460, 0, "a")], 460).len(), 1);
+    }
+
+    #[test]
     fn a_tactic_adds_no_more_than_its_bound() {
         let again = reaction("a", 0, &[(0, Fault::NetworkHeal {})]);
-        let mut tactician = Tactician::new(Tactic { reactions: vec![again], repeats: true }, shape());
+        let mut tactician = Tactician::new(Tactic { reactions: vec![again], repeats: true, settle_ns: 0 }, shape());
         let added: usize = (1..1000).map(|time| tactician.react(&[mark(time, 0, "a")], time).len()).sum();
         assert_eq!(added, TACTIC_EVENTS_MAX);
     }
@@ -205,7 +228,8 @@ mod tests {
     fn labels_are_cut_at_a_character() {
         let mark = mark(0, 0, &"\u{e9}".repeat(100));
         assert_eq!(mark.label.len(), LABEL_BYTES_MAX);
-        let tactic = |reactions| Tactic { reactions: vec![reaction("a", 0, &[]); reactions], repeats: false };
+        let tactic =
+            |reactions| Tactic { reactions: vec![reaction("a", 0, &[]); reactions], repeats: false, settle_ns: 0 };
         assert!(tactic(1).check().is_ok() && tactic(REACTIONS_MAX).check().is_ok());
         assert!(tactic(0).check().is_err() && tactic(REACTIONS_MAX + 1).check().is_err());
     }

@@ -6,12 +6,16 @@ use std::collections::BTreeMap;
 use chaoscontrol_artifact::U64;
 use chaoscontrol_artifact::schema::{CorpusEntry, LABELS_MAX, MOMENTS_MAX, Mode, Moment, Origin, PlannedBranch};
 use chaoscontrol_cluster::CHOICE;
-use chaoscontrol_fault::{FaultEvent, Label, MAX_CHOICES, MAX_EVENTS, Mark, Schedule, Stream};
+use chaoscontrol_fault::{FaultEvent, Label, MAX_CHOICES, MAX_EVENTS, Mark, Pace, Schedule, Stream};
 
 use super::Campaign;
 
 /// New schedules in a hundred: mutation alone would circle around what it knows.
 const FRESH: u64 = 55;
+
+/// Hasty tactics in a hundred, and in the first window.
+const HASTY: u64 = 60;
+const HASTY_EARLY: u64 = 10;
 
 /// What guests do, by how much it says of what they are at; the share of all reactions that wait for one of the class.
 /// Agreements and events name what a protocol decides; a flush or a frame is what any guest does.
@@ -122,13 +126,21 @@ impl Campaign {
     fn fresh(&self, empty: PlannedBranch, stream: &mut Stream) -> PlannedBranch {
         let labels = self.labels();
         match stream.below(20) {
-            0..=9 if !labels.is_empty() => {
-                let (schedule, tactic) = self.planner.tactic(&labels, stream);
+            0..=13 if !labels.is_empty() => {
+                let pace = self.pace(empty.branch.0, stream);
+                let (schedule, tactic) = self.planner.tactic(&labels, pace, stream);
                 PlannedBranch { origin: Origin::Tactic, schedule, tactic: Some(tactic), ..empty }
             }
-            0..=17 => PlannedBranch { origin: Origin::Shape, schedule: self.planner.shapes(stream), ..empty },
+            0..=18 => PlannedBranch { origin: Origin::Shape, schedule: self.planner.shapes(stream), ..empty },
             _ => PlannedBranch { origin: Origin::Random, schedule: self.planner.random(stream), ..empty },
         }
+    }
+
+    /// How soon the tactic of a branch strikes again. Most bugs show where guests get somewhere between faults, so that a campaign
+    /// begins with those; what is left after the first window takes more of a hurry.
+    fn pace(&self, branch: u64, stream: &mut Stream) -> Pace {
+        let hasty = if branch < u64::from(self.settings.window) { HASTY_EARLY } else { HASTY };
+        if stream.below(100) < hasty { Pace::Hasty } else { Pace::Steady }
     }
 
     /// A branch that grows from an entry.
@@ -145,7 +157,8 @@ impl Campaign {
                 PlannedBranch { origin: Origin::Splice, schedule: self.planner.splice(&own, &other, stream), ..grown }
             }
             (3..=7, _) if !labels.is_empty() => {
-                let (_, tactic) = self.planner.tactic(&labels, stream);
+                let pace = self.pace(empty.branch.0, stream);
+                let (_, tactic) = self.planner.tactic(&labels, pace, stream);
                 // The tactic takes over at some point of the parent's branch, with the parent's own past.
                 let cut = stream.below(self.settings.shape.horizon_ns);
                 let early = own.events().iter().filter(|event| event.time_ns < cut).copied().collect();
