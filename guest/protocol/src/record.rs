@@ -109,6 +109,28 @@ pub enum Number {
     Float(u64),
 }
 
+impl Number {
+    /// `self - other`, saturated, as a number that orders all differences of one type; none of numbers of different types, or
+    /// where the difference is no number.
+    #[must_use]
+    pub fn distance(self, other: Self) -> Option<i64> {
+        match (self, other) {
+            (Self::Signed(left), Self::Signed(right)) => Some(left.saturating_sub(right)),
+            (Self::Unsigned(left), Self::Unsigned(right)) => {
+                let wide = i128::from(left) - i128::from(right);
+                Some(wide.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
+            }
+            (Self::Float(left), Self::Float(right)) => {
+                let difference = f64::from_bits(left) - f64::from_bits(right);
+                // IEEE 754 orders like sign and magnitude; flipping the magnitude of negatives makes it two's complement.
+                let bits = difference.to_bits() as i64;
+                (!difference.is_nan()).then_some(bits ^ (((bits >> 63) as u64) >> 1) as i64)
+            }
+            _ => None,
+        }
+    }
+}
+
 /// A message from a guest process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {

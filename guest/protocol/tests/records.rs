@@ -198,3 +198,16 @@ fn hostile_bytes_never_panic_and_decode_only_to_what_encodes_to_them() {
     }
     assert!(decoded > 1000, "some mutations stay records, but only {decoded} did");
 }
+
+#[test]
+fn distances_order_like_the_differences_and_only_numbers_of_one_type_have_one() {
+    let float = |value: f64| Number::Float(value.to_bits());
+    let from_zero = |value: f64| float(value).distance(float(0.0)).unwrap();
+    assert!(from_zero(1.5) > from_zero(0.25) && from_zero(-2.0) < from_zero(-1.0) && from_zero(-1.0) < from_zero(1.0));
+    assert_eq!(Number::Unsigned(u64::MAX).distance(Number::Unsigned(0)), Some(i64::MAX));
+    assert_eq!(Number::Unsigned(0).distance(Number::Unsigned(u64::MAX)), Some(i64::MIN));
+    assert_eq!(Number::Signed(i64::MIN).distance(Number::Signed(1)), Some(i64::MIN));
+    assert_eq!(Number::Unsigned(3).distance(Number::Unsigned(5)), Some(-2));
+    assert_eq!(Number::Signed(3).distance(Number::Unsigned(3)), None);
+    assert_eq!(float(f64::INFINITY).distance(float(f64::INFINITY)), None);
+}

@@ -11,8 +11,6 @@ use core::sync::atomic::{AtomicI64, Ordering};
 pub trait Numeric: Copy + PartialOrd {
     /// As it travels.
     fn number(self) -> Number;
-    /// `self - other`, saturated, in an order that integers and floats share with themselves.
-    fn distance(self, other: Self) -> i64;
 }
 
 macro_rules! signed {
@@ -20,9 +18,6 @@ macro_rules! signed {
         impl Numeric for $t {
             fn number(self) -> Number {
                 Number::Signed(self as i64)
-            }
-            fn distance(self, other: Self) -> i64 {
-                (self as i64).saturating_sub(other as i64)
             }
         }
     )*};
@@ -35,10 +30,6 @@ macro_rules! unsigned {
             fn number(self) -> Number {
                 Number::Unsigned(self as u64)
             }
-            fn distance(self, other: Self) -> i64 {
-                let wide = self as i128 - other as i128;
-                wide.clamp(i64::MIN as i128, i64::MAX as i128) as i64
-            }
         }
     )*};
 }
@@ -49,11 +40,6 @@ macro_rules! float {
         impl Numeric for $t {
             fn number(self) -> Number {
                 Number::Float(f64::from(self).to_bits())
-            }
-            fn distance(self, other: Self) -> i64 {
-                // IEEE 754 orders like sign and magnitude; flipping the magnitude of negatives makes it two's complement.
-                let bits = (f64::from(self) - f64::from(other)).to_bits() as i64;
-                bits ^ (((bits >> 63) as u64) >> 1) as i64
             }
         }
     )*};
@@ -87,8 +73,8 @@ impl Closest {
 /// Reports a new closest approach.
 #[inline]
 pub fn guide<T: Numeric>(site: &'static Site, closest: &Closest, left: T, right: T) {
-    if closest.improves(left.distance(right)) {
-        let (left, right, maximize) = (left.number(), right.number(), closest.maximize);
+    let (left, right, maximize) = (left.number(), right.number(), closest.maximize);
+    if left.distance(right).is_some_and(|distance| closest.improves(distance)) {
         runtime::send_for_site(site, |index| Record::Guidance { site: index, maximize, left, right });
     }
 }
@@ -144,17 +130,6 @@ impl Display for JsonNumber {
 #[cfg(all(test, feature = "std"))]
 mod tests {
     use super::*;
-
-    #[test]
-    fn distances_order_like_the_differences() {
-        assert!(1.5f64.distance(0.0) > 0.25f64.distance(0.0));
-        assert!((-2.0f64).distance(0.0) < (-1.0f64).distance(0.0));
-        assert!((-1.0f64).distance(0.0) < 1.0f64.distance(0.0));
-        assert_eq!(u64::MAX.distance(0), i64::MAX);
-        assert_eq!(0u64.distance(u64::MAX), i64::MIN);
-        assert_eq!(i64::MIN.distance(1), i64::MIN);
-        assert_eq!(3u32.distance(5), -2);
-    }
 
     #[test]
     fn only_a_closer_value_improves() {

@@ -127,7 +127,13 @@ fn corpus() -> Corpus {
             "network_partition".into(),
             FaultCounts { observed: U64(1), ..FaultCounts::default() },
         )]),
-        labels: BTreeMap::from([("flush".into(), LabelCounts { branches: U64(1), marks: U64(40), most: U64(40) })]),
+        labels: BTreeMap::from([
+            ("flush".into(), LabelCounts { branches: U64(1), marks: U64(40), most: U64(40), closest: None }),
+            (
+                "closer: the queue is bounded".into(),
+                LabelCounts { closest: Some(U64(1 << 62)), ..LabelCounts::default() },
+            ),
+        ]),
         rounds: vec![total()],
         total: total(),
     }

@@ -69,6 +69,9 @@ pub const EVENTS_MAX: usize = 65_536;
 /// Marks of one branch that are kept. A tactic sees all of them.
 pub const MARKS_MAX: usize = 16_384;
 
+/// Numeric assertions of one branch whose closest approach is kept.
+pub const APPROACHES_MAX: usize = 4_096;
+
 /// What came of a branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BranchOutcome {
@@ -86,6 +89,9 @@ pub struct BranchOutcome {
     pub schedule: Schedule,
     /// What the guests did, in the order of (round, VM); the first [`MARKS_MAX`].
     pub marks: Vec<Mark>,
+    /// How close each numeric assertion came to its limit, by its label `closer: MESSAGE`: a smaller number is closer. One that
+    /// came no closer than before the branch is left out, and what exceeds [`APPROACHES_MAX`].
+    pub closest: BTreeMap<String, u64>,
     /// Numbers that the guests got from `get_random`, but for VMs that were restarted before, which get no answers any more.
     pub randoms: u64,
     /// What became of each fault.

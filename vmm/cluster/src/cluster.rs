@@ -369,6 +369,7 @@ impl<N: Node> Cluster<N> {
             coverage,
             schedule: self.sim.schedule().clone(),
             randoms: self.marks.drawn(),
+            closest: self.marks.closest().clone(),
             marks: self.marks.take(),
             ledger: self.sim.ledger().clone(),
             trace: *self.sim.trace(),

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! What guests do that faults may follow: marks, and the tactic that waits for them.
 
+use std::collections::BTreeMap;
+
 use chaoscontrol_fault::{FaultEvent, Mark, Tactic, Tactician};
 use chaoscontrol_protocol::{Outcome, Record};
 use chaoscontrol_sim::SimConfig;
 
-use crate::branch::MARKS_MAX;
+use crate::branch::{APPROACHES_MAX, MARKS_MAX};
 
 /// A VM that sends after it was silent for so long makes a mark: heartbeats every few tens of milliseconds make one each, the
 /// frames of one burst do not.
@@ -39,6 +41,8 @@ pub(crate) struct Marks {
     barriers: Vec<(u64, usize)>,
     /// Numbers drawn. There may be a great many, and no fault need follow one, so they make no marks.
     drawn: u64,
+    /// How close numeric assertions came to their limits.
+    closest: BTreeMap<String, u64>,
     tactician: Option<Tactician>,
 }
 
@@ -71,10 +75,34 @@ impl Marks {
             Record::Event { name, .. } => format!("event: {name}"),
             Record::SetupComplete { .. } => "setup".to_owned(),
             Record::Agree { namespace, .. } => format!("agree: {namespace}"),
-            Record::Guidance { .. } => format!("closer: {}", property.unwrap_or_default()),
+            Record::Guidance { maximize, left, right, .. } => {
+                let label = format!("closer: {}", property.unwrap_or_default());
+                if let Some(distance) = left.distance(*right) {
+                    self.approached(&label, *maximize, distance);
+                }
+                label
+            }
             _ => return,
         };
         self.mark(vm, cluster_ns, label);
+    }
+
+    /// A numeric assertion that is to become large, or small, came so far.
+    fn approached(&mut self, label: &str, maximize: bool, distance: i64) {
+        // The order of signed numbers, from 0 up.
+        let raised = distance as u64 ^ 1 << 63;
+        let left = if maximize { !raised } else { raised };
+        let room = self.closest.len() < APPROACHES_MAX;
+        match self.closest.get_mut(label) {
+            Some(closest) => *closest = left.min(*closest),
+            None if room => drop(self.closest.insert(label.to_owned(), left)),
+            None => {}
+        }
+    }
+
+    /// How close each numeric assertion came to its limit in the branch, by its label. Smaller is closer.
+    pub fn closest(&self) -> &BTreeMap<String, u64> {
+        &self.closest
     }
 
     /// A guest left a choice to the host.
@@ -149,5 +177,32 @@ impl Marks {
     /// The marks of the branch that has ended.
     pub fn take(&mut self) -> Vec<Mark> {
         std::mem::take(&mut self.kept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chaoscontrol_protocol::Number;
+
+    use super::*;
+
+    #[test]
+    fn of_each_numeric_assertion_the_closest_approach_is_kept_and_less_is_closer() {
+        let mut marks = Marks::default();
+        let mut came = |property: &str, maximize: bool, left: i64| {
+            let record = Record::Guidance { site: 0, maximize, left: Number::Signed(left), right: Number::Signed(0) };
+            marks.reported(0, 1, &record, Some(property));
+            marks.closest().get(&format!("closer: {property}")).copied()
+        };
+        let far = came("large", true, -7);
+        assert_eq!(came("large", true, -9), far);
+        assert!(came("large", true, 3) < far);
+        let far = came("small", false, 3);
+        assert_eq!(came("small", false, 4), far);
+        assert!(came("small", false, -4) < far);
+        for index in 0..2 * APPROACHES_MAX {
+            came(&index.to_string(), true, 1);
+        }
+        assert_eq!(marks.closest().len(), APPROACHES_MAX);
     }
 }

@@ -215,7 +215,7 @@ impl Campaign {
                 found.push(Found { violation: violation.clone(), branch: branch.clone() });
             }
         }
-        let labels = self.merge_marks(&ran.marks, ran.randoms);
+        let labels = self.merge_marks(ran);
         if let Some(parent) = branch.parent
             && let Ok(index) = self.entries.binary_search_by_key(&parent, |entry| entry.branch)
         {

@@ -360,6 +360,7 @@ pub fn ran(outcome: BranchOutcome, start_ns: u64) -> Ran {
         schedule: outcome.schedule,
         marks: outcome.marks,
         randoms: outcome.randoms,
+        closest: outcome.closest,
         ledger: outcome.ledger,
         trace: TraceDocument {
             digest: Digest(outcome.digest),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: AGPL-3.0-or-later
 //! What runs branches: the cluster, or a small fake in tests.
 
+use std::collections::BTreeMap;
+
 use chaoscontrol_artifact::schema::{AssertionSummary, TraceDocument, Violation};
 use chaoscontrol_cluster::{GuestEvent, TurnRecording};
 use chaoscontrol_fault::{Ledger, Mark, Schedule, Shape, Tactic};
@@ -37,6 +39,8 @@ pub struct Ran {
     pub marks: Vec<Mark>,
     /// Numbers that the guests got from `get_random` and a schedule could have answered.
     pub randoms: u64,
+    /// How close each numeric assertion came to its limit, by its label: a smaller number is closer.
+    pub closest: BTreeMap<String, u64>,
     /// What became of each fault.
     pub ledger: Ledger,
     /// Every round.

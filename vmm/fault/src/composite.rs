@@ -24,6 +24,12 @@ const SETTLE_NS: (u64, u64) = (100_000_000, 400_000_000);
 /// A partition that moves is healed so long before it is put elsewhere.
 const HEALED_NS: u64 = 1_000;
 
+/// Among the forms, where VMs can be cut off; and where they cannot, which leaves power cuts as what happens to them.
+const KILL_WEIGHT: u64 = 4;
+const KILL_WEIGHT_ALONE: u64 = 14;
+/// How long a killed VM stays down beside the time that it takes to boot, which others notice anyway.
+const DOWN_NS: (u64, u64) = (1_000_000, 1_600_000_000);
+
 /// A label that reactions may wait for, with how often it was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
@@ -45,7 +51,7 @@ pub enum Pace {
 }
 
 /// How a fault strikes one VM.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Isolate,
     Deafen,
@@ -60,7 +66,7 @@ impl Form {
         (Form::Isolate, Some(FaultKind::NetworkPartition), 8),
         (Form::Deafen, Some(FaultKind::NetworkPartitionOneWay), 3),
         (Form::Mute, Some(FaultKind::NetworkPartitionOneWay), 3),
-        (Form::Kill, Some(FaultKind::VmKill), 4),
+        (Form::Kill, Some(FaultKind::VmKill), KILL_WEIGHT),
         (Form::Pause, Some(FaultKind::VmPause), 3),
         (Form::Other, None, 4),
     ];
@@ -219,15 +225,19 @@ impl Planner {
     /// A form whose fault is among the kinds planned.
     fn form(&self, stream: &mut Stream) -> Form {
         let possible = |kind: &Option<FaultKind>| kind.is_none_or(|kind| self.plans(kind));
-        let total: u64 = Form::ALL.iter().filter(|(_, kind, _)| possible(kind)).map(|(_, _, weight)| weight).sum();
-        let mut draw = stream.below(total);
-        for (form, kind, weight) in Form::ALL {
-            if possible(&kind) {
-                if draw < weight {
-                    return form;
-                }
-                draw -= weight;
+        let alone = !self.plans(FaultKind::NetworkPartition);
+        let weight = |form: Form, weight: u64| if alone && form == Form::Kill { KILL_WEIGHT_ALONE } else { weight };
+        let forms: Vec<(Form, u64)> = Form::ALL
+            .into_iter()
+            .filter(|(_, kind, _)| possible(kind))
+            .map(|(form, _, usual)| (form, weight(form, usual)))
+            .collect();
+        let mut draw = stream.below(forms.iter().map(|(_, weight)| weight).sum());
+        for (form, weight) in forms {
+            if draw < weight {
+                return form;
             }
+            draw -= weight;
         }
         Form::Other
     }
@@ -249,7 +259,8 @@ impl Planner {
                     1 => stream.next_u64(),
                     _ => 0,
                 };
-                Fault::VmKill { vm, survivors, torn_write: 0, torn_bytes: 0, down_ns: duration_ns }
+                let down_ns = stream.between_log(DOWN_NS.0, DOWN_NS.1);
+                Fault::VmKill { vm, survivors, torn_write: 0, torn_bytes: 0, down_ns }
             }
             Form::Pause => Fault::VmPause { vm, duration_ns },
             Form::Other => {

@@ -178,6 +178,9 @@ pub struct LabelCounts {
     pub marks: U64,
     /// How often in one, at most.
     pub most: U64,
+    /// How close a numeric assertion came to its limit: a smaller number is closer. Left out for everything else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closest: Option<U64>,
 }
 
 /// Where a campaign stood after one round.

@@ -92,8 +92,11 @@ fn report(text: &str, vms: u16, bugs: u64) -> Report {
             novel: U64(211),
             origins: BTreeMap::from([("mutation".to_owned(), 20), ("tactic".to_owned(), 11)]),
             labels: BTreeMap::from([
-                (format!("event {text}"), LabelCounts { branches: U64(3), marks: U64(7), most: U64(4) }),
-                ("send".to_owned(), LabelCounts { branches: U64(256), marks: U64(70_000), most: U64(400) }),
+                (format!("event {text}"), LabelCounts { branches: U64(3), marks: U64(7), most: U64(4), closest: None }),
+                (
+                    "send".to_owned(),
+                    LabelCounts { branches: U64(256), marks: U64(70_000), most: U64(400), closest: None },
+                ),
             ]),
             horizon_ns: U64(5 * SECOND),
             edges: 5676,

@@ -182,6 +182,7 @@ fn merge_labels(
         add(&mut sum.branches.0, before.branches.0, counts.branches.0);
         add(&mut sum.marks.0, before.marks.0, counts.marks.0);
         sum.most = sum.most.max(counts.most);
+        sum.closest = sum.closest.into_iter().chain(counts.closest).min();
     }
 }
 

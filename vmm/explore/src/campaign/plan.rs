@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use chaoscontrol_artifact::U64;
 use chaoscontrol_artifact::schema::{CorpusEntry, LABELS_MAX, MOMENTS_MAX, Mode, Moment, Origin, PlannedBranch};
-use chaoscontrol_cluster::CHOICE;
+use chaoscontrol_cluster::{CHOICE, FLUSH};
 use chaoscontrol_fault::{FaultEvent, Label, MAX_CHOICES, MAX_EVENTS, Mark, Pace, Schedule, Stream};
 
 use super::Campaign;
+use crate::subject::Ran;
 
 /// New schedules in a hundred: mutation alone would circle around what it knows.
 const FRESH: u64 = 55;
@@ -29,7 +30,7 @@ const CLASSES: [(&str, u64); 10] = [
     ("start: ", 8),
     ("setup", 4),
     ("send", 8),
-    ("flush", 12),
+    (FLUSH, 12),
 ];
 
 /// Label under which the numbers that guests got are counted, where they are answered.
@@ -187,7 +188,18 @@ impl Campaign {
         let count = self.entries.len() as u64;
         let draws = [stream.below(count), stream.below(count), stream.below(count)];
         let drawn = draws.into_iter().filter_map(|index| self.entries.get(index as usize));
-        drawn.max_by_key(|entry| (energy(entry), entry.branch))
+        drawn.max_by_key(|entry| (self.energy(entry), entry.branch))
+    }
+
+    /// How much an entry is worth growing from: what it reached first and how seldom others get there, less for each branch that
+    /// grew from it already.
+    fn energy(&self, entry: &CorpusEntry) -> u64 {
+        let novelty = 4 * u64::from(entry.new_edges) + u64::from(entry.new_counts) + 16 * u64::from(entry.new_labels);
+        let branches = |moment: &Moment| self.labels.get(&moment.label).map_or(1, |counts| counts.branches.0.max(1));
+        let rarest = entry.moments.iter().map(branches).min().unwrap_or(self.total.branches.0.max(1));
+        // Each doubling of the branches that one must run to see it again.
+        let rarity = u64::from((self.total.branches.0 / rarest).max(1).ilog2());
+        1024 * (novelty + 8 * rarity + 1) / (1 + u64::from(entry.grown))
     }
 
     /// What reactions may wait for.
@@ -212,15 +224,15 @@ impl Campaign {
         counts.into_iter().filter_map(label).collect()
     }
 
-    /// Counts what guests did in a branch. Gives how many things they did that they had not done before, or not so often:
-    /// twice as often as ever, at least.
-    pub(super) fn merge_marks(&mut self, marks: &[Mark], randoms: u64) -> u32 {
+    /// Counts what guests did in a branch. Gives how many things they did that they had not done before, or not so often (twice
+    /// as often as ever, at least), and how many numeric assertions came closer to their limits than ever.
+    pub(super) fn merge_marks(&mut self, ran: &Ran) -> u32 {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-        for mark in marks {
+        for mark in &ran.marks {
             *counts.entry(&mark.label).or_default() += 1;
         }
-        if matches!(self.settings.mode, Mode::Inputs | Mode::Hybrid) && randoms > 0 {
-            counts.insert(GET_RANDOM, randoms);
+        if matches!(self.settings.mode, Mode::Inputs | Mode::Hybrid) && ran.randoms > 0 {
+            counts.insert(GET_RANDOM, ran.randoms);
         }
         let mut new = 0;
         for (label, count) in counts {
@@ -232,6 +244,15 @@ impl Campaign {
             known.branches.0 = known.branches.0.saturating_add(1);
             known.marks.0 = known.marks.0.saturating_add(count);
             known.most.0 = known.most.0.max(count);
+        }
+        for (label, closest) in &ran.closest {
+            // A label of a mark that was left out, because there were too many, has no counts.
+            if let Some(known) = self.labels.get_mut(label)
+                && known.closest.is_none_or(|known| *closest < known.0)
+            {
+                known.closest = Some(U64(*closest));
+                new += 1;
+            }
         }
         new
     }
@@ -251,10 +272,4 @@ impl Campaign {
 fn marks(entry: &CorpusEntry) -> Vec<Mark> {
     let mark = |moment: &Moment| Mark::new(moment.time_ns.0, moment.vm, moment.label.clone());
     entry.moments.iter().map(mark).collect()
-}
-
-/// How much an entry is worth growing from: what it reached first, less for each branch that grew from it already.
-fn energy(entry: &CorpusEntry) -> u64 {
-    let novelty = 4 * u64::from(entry.new_edges) + u64::from(entry.new_counts) + 16 * u64::from(entry.new_labels);
-    1024 * (novelty + 1) / (1 + u64::from(entry.grown))
 }

@@ -11,8 +11,8 @@ use chaoscontrol_explore::campaign::{Campaign, Settings};
 use chaoscontrol_explore::minimize::minimize;
 use chaoscontrol_explore::pool::Pool;
 use chaoscontrol_explore::round::{self, Ended, Limits};
-use chaoscontrol_explore::{Coverage, Factory, Plan};
-use chaoscontrol_fault::{Choice, FaultKind, RANDOMS_FROM, Rejection, Schedule};
+use chaoscontrol_explore::{Coverage, Factory, Plan, Ran};
+use chaoscontrol_fault::{Choice, FaultKind, Mark, RANDOMS_FROM, Rejection, Schedule};
 
 pub fn settings(fake: &Fake, seed: u64) -> Settings {
     Settings {
@@ -362,4 +362,29 @@ fn hybrid_planning_has_faults_and_answers() {
     };
     assert!(campaign.planned().any(|planned| both(&planned)));
     assert!(campaign.planned().any(|planned| planned.schedule.choices().is_empty()));
+}
+
+/// Merges branches that come `closest` to the limit of one numeric assertion and are all alike otherwise; gives what is kept.
+fn kept_of(closest: &[u64]) -> Vec<(u64, u32)> {
+    let fake = Fake::new(|_| false);
+    let mut campaign = Campaign::new(settings(&fake, 3), None);
+    let mut subject = fake.subject().unwrap();
+    let ran = subject.run(&campaign.plan(campaign.planned().next().unwrap())).unwrap();
+    for closest in closest {
+        let label = "closer: the queue is bounded";
+        let marks = vec![Mark::new(5, 0, label.into())];
+        campaign.merge(&Ran { marks, closest: BTreeMap::from([(label.to_owned(), *closest)]), ..ran.clone() });
+    }
+    let corpus = corpus_of(&mut campaign);
+    assert_eq!(
+        corpus.labels["closer: the queue is bounded"].closest.map(|closest| closest.0),
+        closest.iter().min().copied()
+    );
+    corpus.entries.iter().map(|entry| (entry.branch.0, entry.new_labels)).collect()
+}
+
+#[test]
+fn a_branch_that_comes_closer_to_a_limit_than_ever_is_kept() {
+    // The first one is the first to do so at all, too.
+    assert_eq!(kept_of(&[900, 900, 950, 400, 401, 399]), [(0, 2), (3, 1), (5, 1)]);
 }

@@ -88,6 +88,7 @@ impl Subject for FakeSubject {
             schedule,
             marks,
             randoms: 90,
+            closest: Default::default(),
             trace: TraceDocument { digest, rolling: digest, rounds: vec![round(digest)] },
             events: Vec::new(),
             instructions: 1000 + plan.seed % 100,
