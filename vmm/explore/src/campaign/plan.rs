@@ -160,8 +160,10 @@ impl Campaign {
             (3..=7, _) if !labels.is_empty() => {
                 let pace = self.pace(empty.branch.0, stream);
                 let (_, tactic) = self.planner.tactic(&labels, pace, stream);
-                // The tactic takes over at some point of the parent's branch, with the parent's own past.
-                let cut = stream.below(self.settings.shape.horizon_ns);
+                // The tactic takes over at some point of the parent's branch, with the parent's own past: mostly where
+                // the guests did something rare.
+                let rare = marks.get(stream.below(marks.len().max(1) as u64) as usize).filter(|_| stream.below(4) > 0);
+                let cut = rare.map_or_else(|| stream.below(self.settings.shape.horizon_ns), |mark| mark.time_ns);
                 let early = own.events().iter().filter(|event| event.time_ns < cut).copied().collect();
                 let schedule = Schedule::new(early).expect("no more events than before");
                 return PlannedBranch {
