@@ -3,6 +3,7 @@
 
 use crate::system::Failure;
 use std::ffi::CString;
+use std::path::Path;
 
 const MOUNTS: [(&str, &str, &str); 5] = [
     ("devtmpfs", "/dev", "mode=0755"),
@@ -12,9 +13,13 @@ const MOUNTS: [(&str, &str, &str); 5] = [
     ("tmpfs", "/dev/shm", "mode=1777"),
 ];
 
+const DEBUG: &str = "/sys/kernel/debug";
+
 /// Mounts what programs expect to find.
 pub fn mount_all() -> Result<(), Failure> {
-    MOUNTS.into_iter().try_for_each(|(kind, directory, options)| mount(kind, directory, options))
+    MOUNTS.into_iter().try_for_each(|(kind, directory, options)| mount(kind, directory, options))?;
+    // The kernel makes this directory where it has the file system: one that counts its own coverage (KCOV) does.
+    if Path::new(DEBUG).exists() { mount("debugfs", DEBUG, "mode=0755") } else { Ok(()) }
 }
 
 fn mount(kind: &str, directory: &str, options: &str) -> Result<(), Failure> {

@@ -131,6 +131,20 @@ pub fn counters(memory: &(impl WindowMemory + ?Sized), slot: u32, visit: &mut dy
     }
 }
 
+/// Copies the coverage map into `map` and says whether there is a count in it. Every byte means something, so that none is hostile.
+pub fn coverage(memory: &(impl WindowMemory + ?Sized), map: &mut [u8; COVERAGE_BYTES as usize]) -> bool {
+    memory.read(COVERAGE_OFFSET, map);
+    map.iter().any(|count| *count != 0)
+}
+
+/// Zeroes the coverage map. Where it is zero nothing is written, so that a guest that counts nothing keeps its pages.
+pub fn clear_coverage(memory: &mut (impl WindowMemory + ?Sized)) {
+    let mut map = [0; COVERAGE_BYTES as usize];
+    if coverage(memory, &mut map) {
+        memory.write(COVERAGE_OFFSET, &[0; COVERAGE_BYTES as usize]);
+    }
+}
+
 /// Answers the random request `id` of a slot. The value must already lie below the request's bound.
 pub fn answer_random(memory: &mut (impl WindowMemory + ?Sized), slot: u32, id: u32, value: u64) {
     let base = slot_offset(slot).expect("the caller checked the slot number");

@@ -6,6 +6,7 @@
 //! | 0 | 32 | header, written by the host: magic u64, version u32, slots u32, slot bytes u32, ring bytes u32, wall step i64 |
 //! | 0x40 | 4 | requests to the guest's agent so far, u32, written by the host |
 //! | 0x100 + (n mod 32) * 32 | 32 | request n ([`crate::agent`]), written by the host |
+//! | 0x1000 | 60 KiB | coverage map: a saturating hit count a byte, written by all processes, zeroed by the host |
 //! | 0x10000 + n * 0x10000 | 64 KiB | slot n |
 //!
 //! | slot offset | type | writer | what |
@@ -62,6 +63,13 @@ pub const AGENT_RING: u32 = 0x100;
 pub const AGENT_REQUESTS: u32 = 32;
 /// Bytes of a request.
 pub const AGENT_REQUEST_BYTES: u32 = 32;
+
+/// The coverage map. What the guest counts itself (SanCov, KCOV) goes there; the host reads it at the end of a branch and zeroes it
+/// at the start. All processes of a VM share it. A byte is read, increased and written without a lock, so that of two CPUs
+/// one may lose a count; which one follows from the order of their instructions and from nothing else.
+pub const COVERAGE_OFFSET: u32 = 0x1000;
+/// Bytes of the coverage map: what is free before the slots.
+pub const COVERAGE_BYTES: u32 = SLOTS_OFFSET - COVERAGE_OFFSET;
 
 /// Slot: owner pid, u32.
 pub const SLOT_OWNER: u32 = 0x00;
@@ -152,5 +160,5 @@ pub const fn record_bytes(payload_bytes: usize) -> usize {
 const _: () = assert!(SLOTS_OFFSET as u64 + SLOTS as u64 * SLOT_BYTES as u64 == crate::WINDOW_BYTES);
 const _: () = assert!(SLOT_RING + RING_BYTES == SLOT_BYTES && RING_BYTES.is_power_of_two());
 const _: () = assert!(SLOT_COUNTERS as usize + SITES_MAX * COUNTER_BYTES as usize <= SLOT_RING as usize);
-const _: () = assert!(AGENT_RING + AGENT_REQUESTS * AGENT_REQUEST_BYTES <= SLOTS_OFFSET);
+const _: () = assert!(AGENT_RING + AGENT_REQUESTS * AGENT_REQUEST_BYTES <= COVERAGE_OFFSET);
 const _: () = assert!(PAYLOAD_BYTES_MAX <= u16::MAX as usize);

@@ -8,7 +8,7 @@
 //! | 0 | 4 KiB | doorbell page: a 4-byte write exits to the host ([`Doorbell`]); reads give 0 |
 //! | 0x1000 | 1 MiB | window: ordinary memory that belongs to the device ([`layout`]) |
 //!
-//! The window holds a header and [`layout::SLOTS`] slots. A process claims a slot, writes [`Record`]s into its ring and
+//! The window holds a header, a [coverage map](layout::COVERAGE_OFFSET) and [`layout::SLOTS`] slots. A process claims a slot, writes [`Record`]s into its ring and
 //! counts assertion hits in its counter table. The host drains a slot when its doorbell rings and at every barrier.
 //! Everything is little-endian. Both sides use this crate, so there is one encoder and one strict decoder; the decoder
 //! treats its input as hostile and answers every malformed byte with a typed error.
@@ -39,4 +39,4 @@ pub const WINDOW_BYTES: u64 = 0x10_0000;
 /// ACPI hardware id that announces the region, one `Memory32Fixed` over doorbell and window.
 pub const ACPI_HID: &str = "CHAO0001";
 /// Version of the window layout and of the record encoding; a change of either bumps it.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;

@@ -23,6 +23,8 @@
 #![cfg_attr(not(feature = "std"), no_std)]
 
 mod agree;
+#[cfg(any(feature = "std", feature = "sancov"))]
+mod coverage;
 mod details;
 mod error;
 mod lock;
@@ -30,11 +32,15 @@ mod macros;
 mod numeric;
 mod random;
 mod runtime;
+#[cfg(feature = "sancov")]
+mod sancov;
 mod site;
 mod window;
 
 #[cfg(feature = "std")]
 pub mod guest;
+#[cfg(feature = "std")]
+mod kcov;
 #[cfg(feature = "std")]
 mod lines;
 #[cfg(feature = "std")]
@@ -57,5 +63,7 @@ pub use window::Window;
 
 #[cfg(feature = "std")]
 pub use process::open_window;
+#[cfg(feature = "std")]
+pub use runtime::collect_coverage;
 #[cfg(feature = "std")]
 pub use site::{SiteReport, sites};

@@ -29,7 +29,11 @@ pub(crate) struct Connection {
 pub(crate) fn connect() -> Connection {
     follow_forks();
     let window = open_window().and_then(|window| match window {
-        Some(window) => window.claim(std::process::id(), is_alive).map(Some),
+        Some(window) => {
+            // Also where no slot is free: counting needs none.
+            crate::coverage::move_to(window.coverage());
+            window.claim(std::process::id(), is_alive).map(Some)
+        }
         None => Ok(None),
     });
     let (slot, trouble) = match window {

@@ -135,6 +135,21 @@ impl Runtime {
         z ^ (z >> 31)
     }
 
+    /// Takes over what the kernel executed for the calling thread, where it says so and a host would see it.
+    #[cfg(feature = "std")]
+    fn collect_kernel_coverage(&mut self) {
+        if matches!(self.sink, Sink::Window(_))
+            && let Some(times) = crate::kcov::collect()
+        {
+            let text = BoundedText::<LOG_BYTES_MAX>::new(&format_args!(
+                "a buffer of kernel coverage (KCOV) was full, {times} times so far in this process: what came then is not \
+                 counted; call collect_coverage() more often"
+            ));
+            // The host may take no record any more; then it sees no report either.
+            let _ = self.send(&Record::Log { level: LogLevel::Info, text: text.get().unwrap_or_default() });
+        }
+    }
+
     fn is_attached(&self) -> bool {
         !matches!(self.sink, Sink::Unattached)
     }
@@ -143,6 +158,7 @@ impl Runtime {
     #[cfg(feature = "std")]
     pub(crate) fn restart_in_child(&mut self) {
         COUNTERS.store(null_mut(), Ordering::Release);
+        crate::kcov::forget_in_child();
         self.sink = Sink::Unattached;
         for site in SITES {
             site.forget();
@@ -153,6 +169,8 @@ impl Runtime {
 fn ready() -> Guard<'static, Runtime> {
     let mut runtime = RUNTIME.lock();
     runtime.ensure();
+    #[cfg(feature = "std")]
+    runtime.collect_kernel_coverage();
     runtime
 }
 
@@ -169,8 +187,17 @@ pub fn init() -> Result<(), SdkError> {
     runtime.trouble.map_or(Ok(()), Err)
 }
 
+/// Takes over what the kernel executed for the calling thread since its last report, where the kernel says so (KCOV); the first call of
+/// a thread makes the kernel begin. Every report does the same. A thread that reports seldom calls this in its loop.
+#[cfg(feature = "std")]
+pub fn collect_coverage() {
+    drop(ready());
+}
+
 /// Claims a slot of a window that the program mapped itself. `alive` says whether a process exists.
 pub fn attach(window: Window, pid: u32, name: &str, alive: fn(u32) -> bool) -> Result<(), SdkError> {
+    #[cfg(any(feature = "std", feature = "sancov"))]
+    crate::coverage::move_to(window.coverage());
     let slot = window.claim(pid, alive)?;
     let mut runtime = RUNTIME.lock();
     runtime.catalog.register();

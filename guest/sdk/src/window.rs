@@ -54,6 +54,12 @@ impl Window {
         }
     }
 
+    /// The coverage map.
+    #[cfg(any(feature = "std", feature = "sancov"))]
+    pub(crate) fn coverage(&self) -> *mut u8 {
+        self.pointer(COVERAGE_OFFSET)
+    }
+
     /// How far the host has stepped the wall clock since the machine started, in nanoseconds.
     pub fn wall_step_ns(&self) -> i64 {
         // SAFETY: the field is aligned and inside the mapping.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use chaoscontrol_fault::{Choice, RANDOMS_FROM, Schedule, Stream};
 use chaoscontrol_machine::Machine;
+use chaoscontrol_machine::engine::COVERAGE_MAP_BYTES;
 use chaoscontrol_machine::smp::journal::SliceRecord;
 use chaoscontrol_protocol::Record;
 use chaoscontrol_protocol::layout::SLOTS;
@@ -304,6 +305,8 @@ impl<N: Node> Cluster<N> {
             vm.choices_before = Some(vm.node.choices_made());
             vm.answer(index, 0, plan);
             vm.node.set_coverage(plan.coverage);
+            // Also where nobody asks for coverage: a guest's memory must not depend on that.
+            vm.node.clear_guest_coverage();
             vm.edges_before = None;
         }
         Ok(())
@@ -504,9 +507,7 @@ impl<N: Node> Cluster<N> {
             vm.node.power_cut(PowerCut { survivors: u64::MAX, torn_write: 0, torn_bytes: 0 }).map_err(failed)?;
         }
         let counting = vm.node.coverage().is_some();
-        if counting {
-            vm.edges_before = Some(vm.edges());
-        }
+        vm.edges_before = Some(vm.edges());
         let point = vm.restart.clone();
         self.end_segment(index)?;
         let vm = &mut self.vms[usize::from(index)];
@@ -522,6 +523,7 @@ impl<N: Node> Cluster<N> {
         vm.node.set_wall_clock_ns(vm.memo.wall_at_kill_ns.saturating_add(down_ns));
         vm.node.reseed(fresh.0, fresh.1);
         vm.node.set_coverage(counting);
+        vm.node.clear_guest_coverage();
         self.oracle.set_slots(index, slots);
         Ok(())
     }
@@ -728,6 +730,9 @@ impl<N: Node> Cluster<N> {
 /// How a kernel's panic says that it found no init to run.
 const NO_INIT: [&str; 3] = ["No working init found", "Requested init", "Unable to mount root fs"];
 
+/// Slot of a branch's hit counts where those begin that guests keep themselves: behind every edge, so that the two never share one.
+pub const GUEST_SLOTS_FROM: usize = COVERAGE_MAP_BYTES;
+
 /// How a failed init shows among violations.
 const INIT_FAILED: &str = "init could not start the workload";
 
@@ -749,14 +754,28 @@ impl<N: Node> Vm<N> {
         self.node.answer_randoms(drawn, randoms.filter(|(number, _)| *number >= drawn).collect());
     }
 
-    /// Edge hit counts of this branch over all restarts.
+    /// Hit counts of this branch over all restarts: those of edges, and behind them, from [`GUEST_SLOTS_FROM`], those that the guest
+    /// keeps, if there are any.
     fn edges(&self) -> Vec<u8> {
-        let now = self.node.coverage().unwrap_or_default();
-        match &self.edges_before {
-            None => now.into_owned(),
-            Some(before) => before.iter().zip(&*now).map(|(before, now)| before.saturating_add(*now)).collect(),
+        let mut counts = self.edges_beside_memory();
+        if let Some(of_guest) = self.node.guest_coverage() {
+            add_counts(&mut counts, GUEST_SLOTS_FROM, &of_guest);
         }
+        counts
     }
+
+    /// The same without what the memory of the running guest holds.
+    fn edges_beside_memory(&self) -> Vec<u8> {
+        let mut counts = self.node.coverage().unwrap_or_default().into_owned();
+        add_counts(&mut counts, 0, self.edges_before.as_deref().unwrap_or_default());
+        counts
+    }
+}
+
+/// Adds hit counts to those from slot `at` on.
+fn add_counts(counts: &mut Vec<u8>, at: usize, more: &[u8]) {
+    counts.resize(counts.len().max(at + more.len()), 0);
+    counts[at..].iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(*more));
 }
 
 /// An error with what caused it.

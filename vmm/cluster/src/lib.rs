@@ -26,7 +26,7 @@ mod watch;
 pub use branch::{BranchOutcome, BranchPlan, EVENTS_MAX, EndReason, GuestEvent, MARKS_MAX};
 pub use chaoscontrol_fault as fault;
 pub use chaoscontrol_sim as sim;
-pub use cluster::{Cluster, Midway, SERIAL_TAIL_BYTES};
+pub use cluster::{Cluster, GUEST_SLOTS_FROM, Midway, SERIAL_TAIL_BYTES};
 pub use config::{BootFailure, ClusterConfig, ClusterError, DiskSpec, SETUP_LIMIT_NS};
 pub use marks::{CHOICE, FLUSH, SEND};
 pub use node::{Message, MessageBody, Node, NodeStop};

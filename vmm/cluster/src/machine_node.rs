@@ -200,6 +200,14 @@ impl Node for Machine {
         Machine::coverage(self)
     }
 
+    fn guest_coverage(&self) -> Option<Vec<u8>> {
+        Machine::guest_coverage(self)
+    }
+
+    fn clear_guest_coverage(&mut self) {
+        Machine::clear_guest_coverage(self);
+    }
+
     fn register_hash(&self) -> Digest {
         Machine::register_hash(self)
     }

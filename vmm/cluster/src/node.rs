@@ -158,6 +158,11 @@ pub trait Node: Sized {
     fn set_coverage(&mut self, on: bool);
     /// Edge hit counts since they were zeroed, if coverage is on.
     fn coverage(&self) -> Option<Cow<'_, [u8]>>;
+    /// Hit counts that the guest keeps itself, if there are any. They are in its memory: snapshots have them, and `set_coverage`
+    /// leaves them alone.
+    fn guest_coverage(&self) -> Option<Vec<u8>>;
+    /// Zeroes the hit counts that the guest keeps.
+    fn clear_guest_coverage(&mut self);
 
     /// Hash of the CPU's registers.
     fn register_hash(&self) -> Digest;

@@ -6,7 +6,8 @@ mod common;
 use std::collections::BTreeSet;
 
 use chaoscontrol_cluster::{
-    BranchOutcome, BranchPlan, Cluster, EndReason, OracleLimit, SEND, SERIAL_TAIL_BYTES, ViolationKind,
+    BranchOutcome, BranchPlan, Cluster, EndReason, GUEST_SLOTS_FROM, OracleLimit, SEND, SERIAL_TAIL_BYTES,
+    ViolationKind,
 };
 use chaoscontrol_fault::{
     Applicability, Application, Choice, Fault, FaultEvent, LedgerEntry, Planner, RANDOMS_FROM, Reaction, Rejection,
@@ -316,6 +317,26 @@ fn edges_of_a_branch_are_counted_over_restarts_and_from_zero_in_each_branch() {
     // Steps 0 and 1 run only after a restart; the loop's steps ran before and after it.
     assert_eq!((alone[1][1], killed[1][1]), (0, 1));
     assert!(killed[1][2] > 50 && killed[1][2] < alone[1][2], "{} {}", killed[1][2], alone[1][2]);
+}
+
+#[test]
+fn what_guests_count_themselves_is_counted_over_restarts_from_zero_and_costs_no_difference() {
+    let program = || looping(vec![Step::Hit(3), Step::Sleep(10 * MS)]);
+    let mut cluster = booted(vec![program(), looping(vec![Step::Sleep(10 * MS)])]);
+    let snapshot = cluster.snapshot().expect("sound");
+    let mut outcome = |coverage, events: &[(u64, Fault)]| {
+        let plan = BranchPlan { coverage, ..BranchPlan::new(schedule(events), SECOND, 1) };
+        cluster.run_branch(&snapshot, &plan).expect("it runs")
+    };
+    let hits = |outcome: &BranchOutcome| outcome.coverage.as_ref().expect("asked for")[0][GUEST_SLOTS_FROM + 3];
+    let alone = outcome(true, &[]);
+    let killed = outcome(true, &[(300 * MS, kill(0, 0))]);
+    assert!((98..=101).contains(&hits(&alone)), "{}", hits(&alone));
+    assert!((87..=92).contains(&hits(&killed)), "{}", hits(&killed));
+    assert_eq!(hits(&outcome(true, &[])), hits(&alone), "a branch knows nothing of the one before");
+    assert_eq!(outcome(false, &[(300 * MS, kill(0, 0))]).digest, killed.digest, "a replay asks for no coverage");
+    // A VM that counts nothing has no slots of its own.
+    assert_eq!(alone.coverage.expect("asked for")[1].len(), 64);
 }
 
 #[test]

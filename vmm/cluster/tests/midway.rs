@@ -18,6 +18,7 @@ fn talkers() -> Cluster<Fake> {
             Step::Choose(9),
             Step::Draw,
             Step::Count(1),
+            Step::Hit(1),
             Step::Write(3, 1),
             Step::Send(to),
             Step::Flush,

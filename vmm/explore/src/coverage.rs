@@ -3,6 +3,7 @@
 
 use chaoscontrol_artifact::Bytes;
 use chaoscontrol_artifact::schema::CoverageMap;
+use chaoscontrol_cluster::GUEST_SLOTS_FROM;
 
 /// What a branch added to the map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,14 +78,11 @@ impl Coverage {
         self.slots.iter().filter(|slot| **slot != 0).count() as u32
     }
 
-    /// How many edges share their slot with another one, estimated: `n` slots reached of `m` mean that about
-    /// `m * ln(m / (m - n))` edges were, if each falls anywhere.
+    /// How many edges share their slot with another one, estimated, as if each fell anywhere in its part of the map: what the engine
+    /// counts has one, and what guests count themselves the other.
     pub fn collisions(&self) -> u32 {
-        // The sum 1/m + 1/(m-1) + ... (n terms) approaches ln(m / (m - n)); in units of 2^-32 to stay with integers.
-        let (size, edges) = (self.slots.len() as u64, u64::from(self.edges()));
-        let sum: u64 = (0..edges).map(|taken| (1u64 << 32) / (size - taken)).sum();
-        let distinct = (u128::from(size) * u128::from(sum)) >> 32;
-        u32::try_from(distinct.saturating_sub(u128::from(edges))).unwrap_or(u32::MAX)
+        let (by_engine, by_guests) = self.slots.split_at(self.slots.len().min(GUEST_SLOTS_FROM));
+        collisions_in(by_engine).saturating_add(collisions_in(by_guests))
     }
 
     /// As a document.
@@ -96,6 +94,15 @@ impl Coverage {
     pub fn from_document(document: CoverageMap) -> Self {
         Self { slots: document.slots.0 }
     }
+}
+
+/// Of one part: `n` slots reached of `m` mean that about `m * ln(m / (m - n))` edges were, if each falls anywhere.
+fn collisions_in(slots: &[u8]) -> u32 {
+    // The sum 1/m + 1/(m-1) + ... (n terms) approaches ln(m / (m - n)); in units of 2^-32 to stay with integers.
+    let (size, edges) = (slots.len() as u64, slots.iter().filter(|slot| **slot != 0).count() as u64);
+    let sum: u64 = (0..edges).map(|taken| (1u64 << 32) / (size - taken)).sum();
+    let distinct = (u128::from(size) * u128::from(sum)) >> 32;
+    u32::try_from(distinct.saturating_sub(u128::from(edges))).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -121,6 +128,23 @@ mod tests {
         let (mut left, mut right) = (Coverage::default(), Coverage::default());
         assert_eq!(left.merge(&[one.clone(), two.clone()]), right.merge(&[two, one]));
         assert_eq!(left, right);
+    }
+
+    #[test]
+    fn what_guests_count_is_behind_every_edge_and_only_where_one_counts() {
+        let mut coverage = Coverage::default();
+        let without = vec![1; GUEST_SLOTS_FROM];
+        coverage.merge(&[without.clone()]);
+        let (document, collisions) = (coverage.to_document(), coverage.collisions());
+        assert_eq!(document.slots.0.len(), GUEST_SLOTS_FROM, "guests that count nothing make no slots");
+        let mut with = without;
+        with.resize(GUEST_SLOTS_FROM + 1000, 0);
+        with[GUEST_SLOTS_FROM + 7] = 200;
+        // A VM without such counts beside one with some, and a branch whose guests have none any more.
+        assert_eq!(coverage.merge(&[vec![1; GUEST_SLOTS_FROM], with]), Novelty { edges: 1, counts: 0 });
+        assert_eq!(coverage.merge(&[vec![1; 10]]), Novelty::default());
+        assert_eq!((coverage.edges(), coverage.collisions()), (GUEST_SLOTS_FROM as u32 + 1, collisions));
+        assert_eq!(Coverage::from_document(coverage.to_document()), coverage);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! What is above this trait learns about the engine only through [`Capabilities`].
 
-pub use chaoscontrol_cpu::{CoverageFilter, TscBase};
+pub use chaoscontrol_cpu::{COVERAGE_MAP_BYTES, CoverageFilter, TscBase};
 use chaoscontrol_cpu::{CpuState, Exit};
 
 pub use crate::kvm::KvmError;

@@ -453,6 +453,17 @@ impl Machine {
         self.cpus.iter_mut().for_each(|each| each.engine.clear_coverage());
     }
 
+    /// Hit counts that the guest wrote into its window itself, if there are any: a part of its memory, and so of snapshots.
+    pub fn guest_coverage(&self) -> Option<Vec<u8>> {
+        SdkWindow::coverage(&self.memory)
+    }
+
+    /// Zeroes the hit counts that the guest wrote into its window.
+    pub fn clear_guest_coverage(&mut self) {
+        SdkWindow::clear_coverage(&self.memory);
+        self.publish_writes();
+    }
+
     /// BLAKE3 of the CPU state's canonical bytes; of several CPUs, over those of each in order.
     pub fn register_hash(&self) -> Digest {
         match &self.cpus[..] {

@@ -19,7 +19,7 @@
 use std::collections::BTreeMap;
 
 use chaoscontrol_protocol::host::{self, Counts, WindowMemory};
-use chaoscontrol_protocol::layout::{RECORD_BYTES_MAX, SLOTS};
+use chaoscontrol_protocol::layout::{COVERAGE_BYTES, RECORD_BYTES_MAX, SLOTS};
 use chaoscontrol_protocol::{AgentAction, DOORBELL_BYTES, DecodeError, Doorbell, REGION_ADDRESS, Record};
 use serde::{Deserialize, Serialize};
 
@@ -266,6 +266,17 @@ impl SdkWindow {
         if slot < SLOTS {
             host::counters(&Window(memory), slot, visit);
         }
+    }
+
+    /// What the guest counts itself (SanCov, KCOV), if it counted anything since [`SdkWindow::clear_coverage`].
+    pub fn coverage(memory: &GuestMemory) -> Option<Vec<u8>> {
+        let mut map = [0; COVERAGE_BYTES as usize];
+        host::coverage(&Window(memory), &mut map).then(|| map.to_vec())
+    }
+
+    /// Zeroes what the guest counts itself.
+    pub fn clear_coverage(memory: &GuestMemory) {
+        host::clear_coverage(&mut Window(memory));
     }
 
     /// Reads one slot; true when the machine's owner should look before the guest goes on: it held more than random requests,

@@ -10,14 +10,14 @@
 //! | `spin` | loops for ever before setup, without a system call |
 //! | `spin-after` | the same after setup |
 //! | `flood` | writes to the console for ever after setup |
-//! | `garbage` | writes random bytes into every slot and rings every doorbell after setup |
+//! | `garbage` | writes random bytes into the coverage map and every slot and rings every doorbell after setup |
 //! | `mute` | sleeps for ever before setup |
 //! | `fail` | fails an assertion after setup |
 //! | `end` | exits with code 0 after setup |
 //! | `steer` | sends text that would steer a terminal everywhere it can after setup, then fails an assertion |
 //! | `steer-die` | writes such text to the console and exits with code 3 before setup |
 
-use chaoscontrol_protocol::layout::{SLOT_BYTES, SLOTS, SLOTS_OFFSET};
+use chaoscontrol_protocol::layout::{COVERAGE_OFFSET, SLOTS};
 use chaoscontrol_protocol::{DOORBELL_BYTES, REGION_ADDRESS, WINDOW_BYTES};
 use chaoscontrol_sdk::{LogLevel, assert_agree, assert_always, details, guest, log, send_event, setup_complete};
 use std::os::fd::AsRawFd;
@@ -138,12 +138,10 @@ fn garbage() -> ! {
         (state >> 32) as u32
     };
     loop {
-        for slot in 0..SLOTS {
-            let base = DOORBELL_BYTES as u32 + SLOTS_OFFSET + slot * SLOT_BYTES;
-            for offset in (0..SLOT_BYTES).step_by(4) {
-                // SAFETY: the mapping covers the whole region; nobody else in this guest uses it any more.
-                unsafe { region.add((base + offset) as usize).cast::<u32>().write_volatile(next()) };
-            }
+        for offset in (u64::from(COVERAGE_OFFSET)..WINDOW_BYTES).step_by(4) {
+            let address = (DOORBELL_BYTES + offset) as usize;
+            // SAFETY: the mapping covers the whole region; nobody else in this guest uses it any more.
+            unsafe { region.add(address).cast::<u32>().write_volatile(next()) };
         }
         for bell in (0..SLOTS + 2).chain([0x1000_0002, 0x2fff_ffff, u32::MAX, next()]) {
             // SAFETY: the doorbell page is mapped.

@@ -45,6 +45,7 @@ pub struct Midway<S = MachineSnapshot> {
 /// What is kept of a VM beside its snapshot.
 #[derive(Clone, Debug)]
 struct MidwayVm {
+    /// Without what the memory in its snapshot holds.
     edges: Option<Vec<u8>>,
     /// Choices made and numbers drawn since the start of the branch; none for one that was restarted and has no answers any more.
     made: Option<(u64, u64)>,
@@ -199,7 +200,7 @@ impl<N: Node> Cluster<N> {
             sealed.push(std::mem::take(&mut records.1).into());
         }
         let vm = |vm: &Vm<N>| MidwayVm {
-            edges: plan.coverage.then(|| vm.edges()),
+            edges: plan.coverage.then(|| vm.edges_beside_memory()),
             made: vm.choices_before.map(|before| (vm.node.choices_made() - before, vm.node.randoms_made())),
         };
         let midway = Midway {

@@ -34,6 +34,8 @@ pub enum Step {
     Report(Vec<Vec<u8>>, bool),
     /// Counts passes of site 0 in slot 0.
     Count(u64),
+    /// Adds a hit to a slot of the coverage map in its memory.
+    Hit(usize),
     /// Leaves a choice among so many to the host, prints it, and works as many thousand instructions.
     Choose(u64),
     /// Gets a random number and prints it.
@@ -77,6 +79,8 @@ struct State {
     /// Records that wait for a drain.
     ring: Vec<Vec<u8>>,
     counts: Counts,
+    /// The coverage map.
+    hits: [u8; 8],
     serial: Vec<u8>,
     wall_offset_ns: u64,
     entropy: [u8; 32],
@@ -118,6 +122,7 @@ fn power_on(disk: Disk) -> State {
         messages: Vec::new(),
         ring: Vec::new(),
         counts: Counts::default(),
+        hits: [0; 8],
         serial: Vec::new(),
         wall_offset_ns: 1_000 * SECOND,
         entropy: [0; 32],
@@ -188,6 +193,7 @@ impl Fake {
                 let body = MessageBody::Random { slot: 0, below: 0, value };
                 self.state.messages.push(Message { at_guest_ns: self.state.guest_ns, body });
             }
+            Step::Hit(slot) => self.state.hits[slot] = self.state.hits[slot].saturating_add(1),
             Step::Count(passes) => self.state.counts.passes += passes,
             Step::RestartPoint => return Some(NodeStop::RestartPoint),
             Step::Write(sector, byte) => self.write(*sector, *byte),
@@ -361,13 +367,21 @@ impl Node for Fake {
         self.edges.as_deref().map(Into::into)
     }
 
+    fn guest_coverage(&self) -> Option<Vec<u8>> {
+        (self.state.hits != [0; 8]).then(|| self.state.hits.to_vec())
+    }
+
+    fn clear_guest_coverage(&mut self) {
+        self.state.hits = [0; 8];
+    }
+
     fn register_hash(&self) -> Digest {
         let registers = [self.state.step as u64, self.state.working, self.state.guest_ns, self.state.loops];
         blake3::hash(registers.map(u64::to_le_bytes).as_flattened()).into()
     }
 
     fn memory_hash(&mut self) -> Digest {
-        blake3::hash(&self.state.entropy).into()
+        blake3::hash(&[&self.state.entropy[..], &self.state.hits].concat()).into()
     }
 
     fn disk_hash(&mut self) -> Digest {

@@ -2,8 +2,8 @@
 //! The SDK window against guests that speak the protocol and guests that do not.
 
 use chaoscontrol_protocol::layout::{
-    HEADER_MAGIC, MAGIC, RING_BYTES, SLOT_BYTES, SLOT_HEAD, SLOT_RANDOM_ID, SLOT_RANDOM_VALUE, SLOT_REFUSED, SLOT_RING,
-    SLOT_SITES, SLOT_TAIL, slot_offset,
+    COVERAGE_OFFSET, HEADER_MAGIC, MAGIC, RING_BYTES, SLOT_BYTES, SLOT_HEAD, SLOT_RANDOM_ID, SLOT_RANDOM_VALUE,
+    SLOT_REFUSED, SLOT_RING, SLOT_SITES, SLOT_TAIL, slot_offset,
 };
 use chaoscontrol_protocol::{LogLevel, Outcome};
 
@@ -286,6 +286,28 @@ fn garbage_in_the_whole_window_is_survived_and_a_copy_does_the_same() {
         }
         assert_eq!(first.device.save(), copy.device.save(), "seed {seed}");
         assert!(first.device.counters().refused_records >= u64::from(SLOTS), "seed {seed}");
+    }
+}
+
+#[test]
+fn whatever_a_guest_counts_is_a_map_of_its_size_and_touches_nothing_else() {
+    let bench = bench();
+    let at = REGION_ADDRESS + DOORBELL_BYTES + u64::from(COVERAGE_OFFSET);
+    let window = || {
+        let mut window = vec![0; chaoscontrol_protocol::WINDOW_BYTES as usize];
+        bench.memory.read(REGION_ADDRESS + DOORBELL_BYTES, &mut window).unwrap();
+        window
+    };
+    let fresh = window();
+    assert_eq!(SdkWindow::coverage(&bench.memory), None);
+    for seed in 0..8 {
+        let mut hostile = vec![255; COVERAGE_BYTES as usize];
+        Stream::new(&[seed; 32], Purpose::SdkRandom).fill(&mut hostile);
+        bench.memory.write(at, &hostile).unwrap();
+        assert_eq!(SdkWindow::coverage(&bench.memory).as_deref(), Some(&hostile[..]));
+        SdkWindow::clear_coverage(&bench.memory);
+        assert_eq!(SdkWindow::coverage(&bench.memory), None);
+        assert!(window() == fresh, "header and slots are as they were");
     }
 }
 
