@@ -4,13 +4,14 @@
 use std::path::Path;
 use std::process::ExitCode as ProcessCode;
 
-use chaoscontrol_artifact::schema::{Link, ProfileDocument, SmpConfiguration, VmProfile};
+use chaoscontrol_artifact::schema::{CoverageConfiguration, EDGES, Link, ProfileDocument, SmpConfiguration, VmProfile};
 use chaoscontrol_artifact::{ExitCode, MediaType, StageResult, U64};
 use chaoscontrol_cli::{
     ALLOW_UNFAITHFUL_KVM, Arguments, ENGINE, FROM, Failure, Failures, Flag, PIN_CORE, PROFILE, SEED, STORE, Stage,
     TIER, Tool, WATCHDOG, read_input, read_profile, stage_main,
 };
-use chaoscontrol_explore::machines::{Host, choose_tier};
+use chaoscontrol_explore::code_range::code_range;
+use chaoscontrol_explore::machines::{Host, KERNEL_FROM, choose_tier};
 use chaoscontrol_explore::stages::boot::{BootOptions, DiskOptions, SETUP_LIMIT_NS, boot};
 
 /// Size of the disk that each VM has unless it is said otherwise: enough for a small log, and it costs what is written to it.
@@ -51,6 +52,19 @@ static TOOL: Tool = Tool {
             .default("round-robin"),
         Flag::one("smp-schedule-journal-limit", "N", "Records of each VM's schedule journal; 0 keeps none")
             .default("0"),
+        Flag::one(
+            "coverage",
+            "KIND",
+            "Edges that the exact engine counts: those of user space, of the kernel, all or none",
+        )
+        .choices(&EDGES)
+        .default("user"),
+        Flag::one(
+            "coverage-range",
+            "LOW-HIGH",
+            "Of these only those whose branch lies from LOW up to HIGH: hexadecimal, as nm prints",
+        ),
+        Flag::one("coverage-of", "FILE", "The same, with the code of this static program at fixed addresses"),
         Flag::one("setup-limit-ns", "N", "Cluster time by which setup must be complete").default("30000000000"),
         TIER,
         ENGINE.default("exact"),
@@ -148,6 +162,7 @@ fn options(stage: &Stage, profile: Option<&ProfileDocument>) -> Failures<BootOpt
         // 2025-01-01 00:00:00 UTC: any fixed time serves, the host's clock does not.
         wall_clock_start_ns: 1_735_689_600_000_000_000,
         smp: smp(arguments)?,
+        coverage: coverage(arguments)?,
         setup_limit_ns: arguments.number_within("setup-limit-ns", 1, 86_400_000_000_000, defaults.setup_limit_ns.0)?,
     })
 }
@@ -182,6 +197,49 @@ fn smp(arguments: &Arguments) -> Failures<Option<SmpConfiguration>> {
     let smp_schedule_journal_limit = arguments.number_within("smp-schedule-journal-limit", 0, 1 << 20, 0)? as u32;
     let smp = SmpConfiguration { cpus, quantum_instructions, schedule, smp_schedule_journal_limit };
     Ok((cpus > 1).then_some(smp))
+}
+
+/// Which edges are counted, if that is not every one of user space.
+fn coverage(arguments: &Arguments) -> Failures<Option<CoverageConfiguration>> {
+    let whole = CoverageConfiguration::default();
+    let edges = arguments.text("coverage")?.unwrap_or(whole.edges.clone());
+    let range = match (arguments.text("coverage-range")?, arguments.path("coverage-of")) {
+        (None, None) => None,
+        (Some(_), Some(_)) => {
+            return Err(Failure::usage("--coverage-range and --coverage-of both say which addresses count: give one"));
+        }
+        (Some(text), None) => Some(addresses(&text)?),
+        (None, Some(path)) => {
+            let program = read_input(&path, MediaType::Initrd.max_bytes())?;
+            Some(
+                code_range(&program)
+                    .map_err(|why| Failure::input(format!("--coverage-of {}: {why}", path.display())))?,
+            )
+        }
+    };
+    if let Some((low, high)) = range {
+        let nothing = |what| Failure::usage(format!("--coverage {edges} counts nothing in {low:#x}-{high:#x}: {what}"));
+        if edges == "none" {
+            return Err(nothing("leave the range out"));
+        }
+        if edges == "kernel" && high <= KERNEL_FROM {
+            return Err(nothing("the kernel's addresses begin at 0x8000000000000000"));
+        }
+    }
+    let (low, high) = range.unwrap_or((whole.low.0, whole.high.0));
+    let coverage = CoverageConfiguration { edges, low: U64(low), high: U64(high) };
+    Ok((coverage != whole).then_some(coverage))
+}
+
+/// `LOW-HIGH` in hexadecimal, with or without 0x.
+fn addresses(text: &str) -> Failures<(u64, u64)> {
+    let number = |text: &str| u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok();
+    let range = text.split_once('-').and_then(|(low, high)| Some((number(low)?, number(high)?)));
+    range.filter(|(low, high)| low < high).ok_or_else(|| {
+        Failure::usage(format!(
+            "--coverage-range is {text:?}, it must be LOW-HIGH: two hexadecimal addresses, the second above the first"
+        ))
+    })
 }
 
 /// `N:TEXT` by VM; several for one VM are joined.

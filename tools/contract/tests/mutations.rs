@@ -18,7 +18,7 @@ use support::{checker, item, samples};
 const OPEN_MAPS: &[&str] = &["parameters", "facts", "faults", "labels"];
 
 /// Fields that may be absent.
-const OPTIONAL: &[&str] = &[".choices", ".claims", ".closest", ".kvm", ".record.turns", ".settle_ns", ".smp"];
+const OPTIONAL: &[&str] = &[".choices", ".claims", ".closest", ".coverage", ".kvm", ".record.turns", ".settle_ns", ".smp"];
 
 /// How a document was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -202,6 +202,7 @@ fn run() -> RunConfiguration {
         network: NetworkConfiguration { latency_ns: U64(1_000_000), jitter_ns: U64(0), loss_ppm: 500 },
         setup_limit_ns: U64(120_000_000_000),
         smp: None,
+        coverage: None,
     }
 }
 
@@ -476,6 +477,8 @@ fn the_bytes_of_other_shapes_are_held() {
     held("stage", Descriptor { stage: "boot".into(), inputs: Vec::new(), receipt: None, ..receipt() });
     held("bare", RunConfiguration { initrd: None, append_vm: Vec::new(), disks: Vec::new(), ..run() });
     held("several-cpus", RunConfiguration { smp: Some(two_cpus()), ..run() });
+    let of_workload = CoverageConfiguration { low: U64(0x40_1000), high: U64(0x48_0000), ..Default::default() };
+    held("coverage-of-a-range", RunConfiguration { coverage: Some(of_workload), ..run() });
     held("on-kvm", on_kvm());
     let claimed = receipt().receipt.map(|receipt| Receipt { claims: vec!["kvm: the TSC".into()], ..receipt });
     held("claims", Descriptor { receipt: claimed, ..receipt() });

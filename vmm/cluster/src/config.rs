@@ -58,8 +58,8 @@ pub struct ClusterConfig {
     pub wall_clock_start_ns: u64,
     /// Cluster time within which every VM must report `setup_complete`.
     pub setup_limit_ns: u64,
-    /// Which edges are counted when coverage is on.
-    pub coverage: CoverageFilter,
+    /// Which edges the engine counts when coverage is on, if any.
+    pub coverage: Option<CoverageFilter>,
 }
 
 /// Cluster time within which setup must be complete unless configured: half a minute, which costs a guest that spins a minute of
@@ -90,7 +90,7 @@ impl ClusterConfig {
             smp: SmpConfig::default(),
             wall_clock_start_ns: chaoscontrol_machine::config::WALL_CLOCK_START_NS,
             setup_limit_ns: SETUP_LIMIT_NS,
-            coverage: USER_EDGES,
+            coverage: Some(USER_EDGES),
         }
     }
 
@@ -131,7 +131,7 @@ impl ClusterConfig {
             disks: self.disks.iter().map(disk).collect(),
             net: Some(NetConfig { mac: mac_of(vm) }),
             wall_clock_start_ns: self.wall_clock_start_ns,
-            coverage: Some(self.coverage),
+            coverage: self.coverage,
             ..VmConfig::new(self.memory_bytes, self.kernel.clone())
         }
     }

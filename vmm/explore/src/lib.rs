@@ -10,6 +10,7 @@
 //!   if it had never been stopped.
 
 pub mod campaign;
+pub mod code_range;
 pub mod coverage;
 pub mod error;
 pub mod events;

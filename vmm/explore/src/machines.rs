@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use chaoscontrol_artifact::schema::{
-    AssertionMoment, AssertionSummary, BugIdentity, DiskConfiguration, KvmReport, Parameter, RunConfiguration,
-    TraceDocument, TraceRound, TraceVm, Violation,
+    AssertionMoment, AssertionSummary, BugIdentity, CoverageConfiguration, DiskConfiguration, KvmReport, Parameter,
+    RunConfiguration, TraceDocument, TraceRound, TraceVm, Violation,
 };
 use chaoscontrol_artifact::{Digest, ObjectRef, StageResult, Store, U64};
 use chaoscontrol_cluster::sim::{NetworkConfig, NetworkCounts, RoundRecord, VmRecord};
@@ -14,7 +14,7 @@ use chaoscontrol_cluster::{
     DiskSpec, EndReason, FLUSH, FirstTime, HostClock, Midway, SEND, Spent, TurnRecording, ViolationKind,
 };
 use chaoscontrol_fault::{Mark, Shape};
-use chaoscontrol_machine::engine::{EngineError, KvmError};
+use chaoscontrol_machine::engine::{CoverageFilter, EngineError, KvmError};
 use chaoscontrol_machine::exact::{TierChoice, choose_tier as choose};
 use chaoscontrol_machine::kvm::HostReport;
 use chaoscontrol_machine::pages::PageMap;
@@ -109,7 +109,23 @@ pub fn configuration(store: &Store, run: &RunConfiguration, kvm: KvmOptions) -> 
             journal_limit: smp.smp_schedule_journal_limit,
         };
     }
+    if let Some(coverage) = &run.coverage {
+        config.coverage = counted(coverage);
+    }
     Ok(config)
+}
+
+/// Where the kernel's addresses begin: the upper half.
+pub const KERNEL_FROM: u64 = 1 << 63;
+
+/// Which edges the engine counts, if any.
+fn counted(coverage: &CoverageConfiguration) -> Option<CoverageFilter> {
+    let (low, high) = (coverage.low.0, coverage.high.0);
+    match coverage.edges.as_str() {
+        "none" => None,
+        "kernel" => Some(CoverageFilter { user_only: false, range: (low.max(KERNEL_FROM), high) }),
+        edges => Some(CoverageFilter { user_only: edges == "user", range: (low, high) }),
+    }
 }
 
 fn disk_spec(store: &Store, disk: &DiskConfiguration) -> Result<DiskSpec, ExploreError> {

@@ -26,7 +26,10 @@ pub use profile::{
     CampaignProfile, FaultScheduleProfile, ProfileDocument, ProfileSource, ProfileValues, VmProfile, WorkloadProfile,
 };
 pub use receipt::{Receipt, ReceiptStage};
-pub use run::{DiskConfiguration, ENGINES, NetworkConfiguration, RunConfiguration, ScheduleDocument, SmpConfiguration};
+pub use run::{
+    CoverageConfiguration, DiskConfiguration, EDGES, ENGINES, NetworkConfiguration, RunConfiguration, ScheduleDocument,
+    SmpConfiguration,
+};
 pub use snapshot::SnapshotManifest;
 pub use trace::{TraceDocument, TraceRound, TraceVm};
 pub use verdict::{BugVerdict, Class, Status, Verdict};

@@ -54,6 +54,27 @@ pub struct SmpConfiguration {
     pub smp_schedule_journal_limit: u32,
 }
 
+/// Which edges the engine counts.
+pub const EDGES: [&str; 4] = ["user", "kernel", "all", "none"];
+
+/// Which control-flow edges the engine counts, where that is not all of user space.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CoverageConfiguration {
+    /// Those of `user` space, of the `kernel`, `all`, or `none`.
+    pub edges: String,
+    /// Lowest address of a branch that counts.
+    pub low: U64,
+    /// First address behind them.
+    pub high: U64,
+}
+
+impl Default for CoverageConfiguration {
+    fn default() -> Self {
+        Self { edges: "user".to_owned(), low: U64(0), high: U64(u64::MAX) }
+    }
+}
+
 /// A whole cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -90,6 +111,9 @@ pub struct RunConfiguration {
     /// CPUs of each VM where it has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smp: Option<SmpConfiguration>,
+    /// Which edges are counted, where it is not every one of user space.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coverage: Option<CoverageConfiguration>,
 }
 
 impl Document for RunConfiguration {
@@ -125,6 +149,10 @@ impl Document for RunConfiguration {
             rule::within("smp.quantum_instructions", smp.quantum_instructions.0, 1, 1_000_000_000)?;
             rule::one_of("smp.schedule", &smp.schedule, &["round-robin", "random"])?;
             rule::within("smp.smp_schedule_journal_limit", smp.smp_schedule_journal_limit, 0, 1 << 20)?;
+        }
+        if let Some(coverage) = &self.coverage {
+            rule::one_of("coverage.edges", &coverage.edges, &EDGES)?;
+            rule::within("coverage.high", coverage.high.0, coverage.low.0.saturating_add(1), u64::MAX)?;
         }
         Ok(())
     }

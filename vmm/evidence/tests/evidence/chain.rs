@@ -79,6 +79,7 @@ fn run_and_snapshot(store: &Store) -> (ObjectRef, ObjectRef) {
         network: NetworkConfiguration { latency_ns: U64(1_000_000), jitter_ns: U64(0), loss_ppm: 500 },
         setup_limit_ns: U64(1),
         smp: None,
+        coverage: None,
     };
     let run = store.publish(&run).unwrap();
     let pages: Vec<[u8; PAGE_BYTES]> = (1..=5).map(|fill| [fill; PAGE_BYTES]).collect();

@@ -2,7 +2,8 @@
 //! Boot: N VMs to `setup_complete`, one snapshot.
 
 use chaoscontrol_artifact::schema::{
-    DiskConfiguration, Link, NetworkConfiguration, Parameter, Parameters, RunConfiguration, SmpConfiguration,
+    CoverageConfiguration, DiskConfiguration, Link, NetworkConfiguration, Parameter, Parameters, RunConfiguration,
+    SmpConfiguration,
 };
 use chaoscontrol_artifact::{MediaType, ObjectRef, StageResult, Store, U64, escape};
 use chaoscontrol_cluster::Cluster;
@@ -63,6 +64,8 @@ pub struct BootOptions {
     pub setup_limit_ns: u64,
     /// Several CPUs in each VM.
     pub smp: Option<SmpConfiguration>,
+    /// Which edges are counted; none is every one of user space.
+    pub coverage: Option<CoverageConfiguration>,
 }
 
 /// Boots and stores kernel, initrd, disks, run configuration, snapshot and console output.
@@ -120,6 +123,7 @@ fn publish_inputs(store: &Store, options: &BootOptions) -> Result<RunConfigurati
         },
         setup_limit_ns: U64(options.setup_limit_ns),
         smp: options.smp.clone(),
+        coverage: options.coverage.clone(),
     })
 }
 
@@ -142,6 +146,11 @@ fn parameters(options: &BootOptions) -> Parameters {
         set("quantum_instructions", smp.quantum_instructions.0.into());
         set("cpu_schedule", smp.schedule.as_str().into());
         set("smp_schedule_journal_limit", u64::from(smp.smp_schedule_journal_limit).into());
+    }
+    if let Some(coverage) = &options.coverage {
+        set("coverage", coverage.edges.as_str().into());
+        set("coverage_low", coverage.low.0.into());
+        set("coverage_high", coverage.high.0.into());
     }
     parameters
 }
