@@ -193,7 +193,7 @@ impl Fake {
                 let body = MessageBody::Random { slot: 0, below: 0, value };
                 self.state.messages.push(Message { at_guest_ns: self.state.guest_ns, body });
             }
-            Step::Hit(slot) => self.state.hits[slot] = self.state.hits[slot].saturating_add(1),
+            Step::Hit(slot) => self.state.hits[*slot] = self.state.hits[*slot].saturating_add(1),
             Step::Count(passes) => self.state.counts.passes += passes,
             Step::RestartPoint => return Some(NodeStop::RestartPoint),
             Step::Write(sector, byte) => self.write(*sector, *byte),
