@@ -66,5 +66,5 @@ fn kernel_coverage_of_a_kcov_kernel_reaches_the_map_and_is_the_same_twice() {
     let corpus: serde_json::Value = serde_json::from_slice(&corpus).expect("a document");
     let edges = corpus["total"]["edges"].as_u64().expect("a number");
     println!("kernel coverage of the guest: {edges} slots");
-    assert!(edges > 500, "{edges} slots");
+    assert!(edges > 100, "{edges} slots");
 }
