@@ -18,11 +18,8 @@ use support::{checker, item, samples};
 const OPEN_MAPS: &[&str] = &["parameters", "facts", "faults", "labels"];
 
 /// Fields that may be absent.
-<<<<<<< HEAD
-const OPTIONAL: &[&str] = &[".choices", ".claims", ".closest", ".coverage", ".kvm", ".record.turns", ".settle_ns", ".smp"];
-=======
-const OPTIONAL: &[&str] = &[".choices", ".claims", ".coverage", ".kvm", ".record.turns", ".settle_ns", ".smp"];
->>>>>>> f367747 (What a KCOV kernel counted for the demo: 163 slots)
+const OPTIONAL: &[&str] =
+    &[".choices", ".claims", ".closest", ".coverage", ".kvm", ".record.turns", ".settle_ns", ".smp"];
 
 /// How a document was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
