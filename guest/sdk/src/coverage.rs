@@ -5,7 +5,6 @@
 //! CPUs that do so at once, one may lose a count, and the order of instructions says which. Until the window is mapped, what SanCov
 //! counts goes to a map of the process's own, and moves over then.
 
-use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use chaoscontrol_protocol::layout::COVERAGE_BYTES;
@@ -21,11 +20,11 @@ static OWN: [AtomicU8; SLOTS] = [const { AtomicU8::new(0) }; SLOTS];
 #[cfg(feature = "sancov")]
 pub(crate) static MAP: AtomicPtr<u8> = AtomicPtr::new((&raw const OWN).cast_mut().cast());
 #[cfg(not(feature = "sancov"))]
-pub(crate) static MAP: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+pub(crate) static MAP: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 
 /// From now on counts go to the window's map, which begins at `map`; those so far are moved there.
 pub(crate) fn move_to(map: *mut u8) {
-    debug_assert!(map != null_mut());
+    debug_assert!(!map.is_null());
     MAP.store(map, Ordering::Release);
     #[cfg(feature = "sancov")]
     for (slot, own) in OWN.iter().enumerate() {
