@@ -134,7 +134,7 @@ mod tests {
     fn what_guests_count_is_behind_every_edge_and_only_where_one_counts() {
         let mut coverage = Coverage::default();
         let without = vec![1; GUEST_SLOTS_FROM];
-        coverage.merge(&[without.clone()]);
+        coverage.merge(std::slice::from_ref(&without));
         let (document, collisions) = (coverage.to_document(), coverage.collisions());
         assert_eq!(document.slots.0.len(), GUEST_SLOTS_FROM, "guests that count nothing make no slots");
         let mut with = without;
