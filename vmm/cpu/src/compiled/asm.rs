@@ -454,6 +454,11 @@ impl Asm {
         self.op(4, 0xff, 4, rm, (false, false), 0);
     }
 
+    pub fn call(&mut self, target: Label) {
+        self.byte(0xe8);
+        self.distance(target);
+    }
+
     pub fn call_to(&mut self, address: u64) {
         self.byte(0xe8);
         self.near(address, 0);
@@ -472,6 +477,12 @@ impl Asm {
             self.byte(0x41);
         }
         self.byte(0x50 | reg.0 & 7);
+    }
+
+    /// Pushes a sign-extended immediate.
+    pub fn push_imm(&mut self, value: i32) {
+        self.byte(0x68);
+        self.dword(value);
     }
 
     pub fn pop(&mut self, reg: Reg) {

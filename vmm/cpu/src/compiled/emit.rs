@@ -97,6 +97,17 @@ pub(super) struct Link {
     pub stub: u64,
 }
 
+/// What a call or return does that is rare.
+pub(super) enum Rare {
+    /// No more calls fit on the host's stack: all are forgotten.
+    Full { from: Label, back: Label },
+    /// A call goes through the jump cache's second entry.
+    Second { from: Label, back: Label },
+    /// A RET does not return from the last call that is remembered. RAX holds the target, which has to be looked at (`moves` is then
+    /// what the stack pointer is to move by) unless the reference did it, which comes `back`.
+    Return { from: Label, back: Label, cold: Label, moves: Option<i32> },
+}
+
 /// The way out of a jump to another block.
 struct Exit {
     stub: Label,
@@ -104,6 +115,8 @@ struct Exit {
     /// Its (first) word among this block's.
     word: u64,
     site: bool,
+    /// For a site that is called: behind the call.
+    after: Option<Label>,
 }
 
 pub(super) struct Emitter<'a> {
@@ -117,6 +130,7 @@ pub(super) struct Emitter<'a> {
     colds: Vec<Cold>,
     pub head: Label,
     exits: Vec<Exit>,
+    pub rare: Vec<Rare>,
     pub elsewhere: Vec<Elsewhere>,
     pub misses: Vec<Miss>,
     pub links: Vec<Link>,
@@ -145,6 +159,7 @@ pub(super) fn compile(asm: &mut Asm, setting: Setting, ops: &[Op]) -> Vec<Link> 
         colds: Vec::new(),
         head,
         exits: Vec::new(),
+        rare: Vec::new(),
         elsewhere: Vec::new(),
         misses: Vec::new(),
         links: Vec::new(),
@@ -179,6 +194,7 @@ impl Emitter<'_> {
         self.asm.begin_stubs(self.setting.stubs);
         self.window_stubs();
         self.elsewhere_stubs();
+        self.rare_stubs();
         self.cold_stubs();
         self.exit_stubs();
         self.asm.bind(no_room);
@@ -281,7 +297,7 @@ impl Emitter<'_> {
     }
 
     /// At a boundary, leaves if a handler of this block may have asked for attention. `Core::rip` must be set to `ip`, or is.
-    fn attend(&mut self, ip: Option<u64>) {
+    pub fn attend(&mut self, ip: Option<u64>) {
         if !self.calls {
             return;
         }
@@ -309,19 +325,25 @@ impl Emitter<'_> {
         if ip == self.setting.ip {
             return self.asm.jmp(self.head);
         }
+        self.go_through(ip, None);
+    }
+
+    /// Goes to a known address through a link or a site, or calls it and comes back at `after`.
+    pub fn go_through(&mut self, ip: u64, after: Option<Label>) {
+        let go = if after.is_some() { Asm::call_rm } else { Asm::jmp_rm };
         let word = self.setting.links.0 + self.links.len() as u64 * 8;
         let stub = self.asm.label();
         if (ip ^ self.setting.ip) & PAGE_MASK == 0 {
-            self.asm.jmp_rm(Rm::Near(word));
-            self.exits.push(Exit { stub, ip, word: self.links.len() as u64, site: false });
+            go(self.asm, Rm::Near(word));
+            self.exits.push(Exit { stub, ip, word: self.links.len() as u64, site: false, after });
             self.links.push(Link { target: ip, stub: 0 });
             return;
         }
         self.asm.load(8, RDX, SITE_TAG);
         self.asm.alu_load(alu::CMP, 8, RDX, Rm::Near(word));
         self.asm.jcc(cc::NZ, stub);
-        self.asm.jmp_rm(Rm::Near(word + 8));
-        self.exits.push(Exit { stub, ip, word: self.links.len() as u64, site: true });
+        go(self.asm, Rm::Near(word + 8));
+        self.exits.push(Exit { stub, ip, word: self.links.len() as u64, site: true, after });
         // The tag, then the code.
         self.links.push(Link { target: NO_SITE, stub: NO_SITE });
         self.links.push(Link { target: NO_SITE, stub: 0 });
@@ -330,12 +352,18 @@ impl Emitter<'_> {
     /// The ways out of links that lead nowhere yet and of sites whose tag is another.
     fn exit_stubs(&mut self) {
         let (address, first) = self.setting.links;
-        for Exit { stub, ip, word, site } in std::mem::take(&mut self.exits) {
+        for Exit { stub, ip, word, site, after } in std::mem::take(&mut self.exits) {
             self.asm.bind(stub);
             self.asm.constant(RAX, ip);
             if site {
                 self.asm.lea(8, RCX, Rm::Near(address + word * 8));
-                self.asm.jmp_to(self.setting.routines.resolve);
+                match after {
+                    Some(after) => {
+                        self.asm.call_to(self.setting.routines.resolve);
+                        self.asm.jmp(after);
+                    }
+                    None => self.asm.jmp_to(self.setting.routines.resolve),
+                }
             } else {
                 self.links[word as usize].stub = self.asm.address(stub);
                 self.asm.store(8, field!(rip), RAX);
@@ -347,10 +375,7 @@ impl Emitter<'_> {
 
     /// Ends the block by going to the address in RAX.
     pub fn dispatch(&mut self) {
-        if self.calls {
-            self.asm.store(8, field!(rip), RAX);
-            self.attend(None);
-        }
+        self.attend_at_rax();
         dispatch(self.asm, &self.setting.routines);
     }
 
@@ -379,7 +404,7 @@ impl Emitter<'_> {
         }
     }
 
-    fn recorded(&self, op: &Op) -> Option<u64> {
+    pub fn recorded(&self, op: &Op) -> Option<u64> {
         match self.setting.edges {
             Edges::On { map, range: (start, end) } if (start..end).contains(&op.ip()) => Some(map),
             _ => None,

@@ -71,6 +71,9 @@ pub(crate) struct Frame {
     pub stack_write: u64,
     /// For values that must survive an access to memory inside one instruction.
     pub spill: u64,
+    /// The host's stack pointer while no call is remembered there, and below which no more are (see [`CALLS_MAX`]).
+    pub no_calls: u64,
+    pub calls_end: u64,
 }
 
 // SAFETY: the pointers lead to what the CPU owns and moves with it; they are set anew before each use.
@@ -95,9 +98,14 @@ impl Default for Frame {
             stack_read: 0,
             stack_write: 0,
             spill: 0,
+            no_calls: 0,
+            calls_end: 0,
         }
     }
 }
+
+/// Calls that are remembered on the host's stack, sixteen bytes each: the host address behind the CALL, and above it the guest's.
+const CALLS_MAX: i32 = 512;
 
 /// Above the bits of a code tag.
 pub(super) const SITE_EPOCH: u64 = 1 << 12;
@@ -126,6 +134,10 @@ pub(super) const STACK_ADDEND: Rm = at(offset_of!(Core, frame) + offset_of!(Fram
 pub(super) const STACK_READ: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, stack_read));
 pub(super) const STACK_WRITE: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, stack_write));
 pub(super) const SPILL: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, spill));
+/// The guest's return address of the last call that is remembered.
+pub(super) const LAST_CALL: Rm = Rm::Base(RSP, 8);
+pub(super) const NO_CALLS: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, no_calls));
+pub(super) const CALLS_END: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, calls_end));
 const HOST_MXCSR: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, host_mxcsr));
 const FRAME_OP: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, op));
 const FRAME_COUNT: Rm = at(offset_of!(Core, frame) + offset_of!(Frame, count));
@@ -287,11 +299,25 @@ pub(super) fn routines(asm: &mut Asm, words: u64, tlb_bits: u32) -> Routines {
     asm.load(8, ROOM, field!(limit));
     asm.alu_load(alu::SUB, 8, ROOM, field!(instructions));
     asm.alu_imm(alu::SUB, 8, Rm::Reg(ROOM), SLACK);
+    // A call that was remembered and returns to address 0 comes to `root`.
+    let root = asm.label();
+    asm.push_imm(0);
+    asm.lea(8, RAX, Rm::Base(RSP, -8 - CALLS_MAX * 16));
+    asm.store(8, CALLS_END, RAX);
     asm.mov(RAX, RSI);
     load_registers(asm);
+    asm.call(root);
+    // Reached only by a RET to address 0.
+    asm.load(8, RSP, NO_CALLS);
+    asm.store(8, field!(rip), RAX);
+    let boundary = asm.label();
+    asm.jmp(boundary);
+    asm.bind(root);
+    asm.store(8, NO_CALLS, RSP);
     asm.jmp_rm(Rm::Reg(RAX));
 
     routines.boundary = asm.here();
+    asm.bind(boundary);
     asm.constant(RAX, exit::BOUNDARY.into());
     let counted = asm.label();
     asm.jmp(counted);
@@ -308,7 +334,8 @@ pub(super) fn routines(asm: &mut Asm, words: u64, tlb_bits: u32) -> Routines {
     asm.ldmxcsr(HOST_MXCSR);
     let leave = asm.label();
     asm.bind(leave);
-    asm.alu_imm(alu::ADD, 8, Rm::Reg(RSP), 8);
+    asm.load(8, RSP, NO_CALLS);
+    asm.alu_imm(alu::ADD, 8, Rm::Reg(RSP), 24);
     SAVED.iter().rev().for_each(|reg| asm.pop(*reg));
     asm.ret();
 
@@ -407,6 +434,13 @@ pub(super) fn dispatch(asm: &mut Asm, routines: &Routines) {
     asm.jmp_rm(Rm::Base(RCX, offset_of!(Jump, code) as i32));
 }
 
+/// The same as a call. At `other`, [`Routines::second`] is to be called.
+pub(super) fn dispatch_call(asm: &mut Asm, routines: &Routines, other: Label) {
+    find_set(asm, routines.words);
+    compare(asm, 0, |asm| asm.jcc(cc::NZ, other));
+    asm.call_rm(Rm::Base(RCX, offset_of!(Jump, code) as i32));
+}
+
 /// The set of the address in RAX into RCX and the code tag into RDX; RAX stays.
 fn find_set(asm: &mut Asm, words: u64) {
     asm.mov(RCX, RAX);
@@ -457,7 +491,7 @@ fn note_masks(asm: &mut Asm) {
 /// The routine that calls `shim` for an operation.
 fn handler(asm: &mut Asm, shim: u64, leave: Label) -> u64 {
     let address = asm.here();
-    let (trapped, left, out) = (asm.label(), asm.label(), asm.label());
+    let left = asm.label();
     store_registers(asm);
     asm.load(8, RCX, field!(limit));
     asm.alu_load(alu::SUB, 8, RCX, Rm::Reg(ROOM));
@@ -475,7 +509,7 @@ fn handler(asm: &mut Asm, shim: u64, leave: Label) -> u64 {
     asm.call_rm(Rm::Reg(RAX));
     asm.alu_imm(alu::ADD, 8, Rm::Reg(RSP), 8);
     asm.test(4, Rm::Reg(RAX), RAX);
-    asm.jcc(cc::NZ, trapped);
+    asm.jcc(cc::NZ, leave);
     asm.alu_imm(alu::CMP, 8, field!(block_end), 0);
     asm.jcc(cc::Z, left);
     asm.load(8, ROOM, field!(limit));
@@ -486,17 +520,21 @@ fn handler(asm: &mut Asm, shim: u64, leave: Label) -> u64 {
     asm.store_imm(8, STACK_WRITE, 0);
     asm.load(8, RAX, CODE_TAG);
     asm.alu_load(alu::ADD, 8, RAX, SITE_EPOCHS);
+    // Calls are remembered under one tag only.
+    let same = asm.label();
+    asm.alu_load(alu::CMP, 8, RAX, SITE_TAG);
+    asm.jcc(cc::Z, same);
     asm.store(8, SITE_TAG, RAX);
+    asm.pop(RCX);
+    asm.load(8, RSP, NO_CALLS);
+    asm.push(RCX);
+    asm.bind(same);
     note_masks(asm);
     asm.ldmxcsr(field!(mxcsr));
     load_registers(asm);
     asm.ret();
     asm.bind(left);
     asm.constant(RAX, exit::LEFT.into());
-    asm.bind(trapped);
-    // The return address is not needed.
-    asm.alu_imm(alu::ADD, 8, Rm::Reg(RSP), 8);
-    asm.bind(out);
     asm.jmp(leave);
     address
 }

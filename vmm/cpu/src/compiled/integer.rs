@@ -320,14 +320,12 @@ impl Emitter<'_> {
         let ops = self.ops;
         let op = &ops[index];
         let (cold, back) = self.cold(index, After::Plain);
-        let pointer = self.value(GUEST_RSP, RAX);
-        self.asm.lea(8, RAX, Rm::Base(pointer, -8));
-        self.probe_stack(true, cold);
+        let place = self.stack_operand(-8, true, cold);
         if kind == Kind::PushImm {
-            self.asm.store_imm(8, Rm::Base(RAX, 0), op.imm as i32);
+            self.asm.store_imm(8, place, op.imm as i32);
         } else {
             let from = self.value(op.dst, RCX);
-            self.asm.store(8, Rm::Base(RAX, 0), from);
+            self.asm.store(8, place, from);
         }
         self.move_stack(-8);
         self.asm.bind(back);
@@ -344,12 +342,13 @@ impl Emitter<'_> {
         let ops = self.ops;
         let op = &ops[index];
         let (cold, back) = self.cold(index, After::Plain);
-        let pointer = self.value(GUEST_RSP, RAX);
-        self.asm.mov(RAX, pointer);
-        self.probe_stack(false, cold);
-        self.asm.load(8, RAX, Rm::Base(RAX, 0));
-        self.move_stack(8);
-        self.set(op.dst, 8, RAX);
+        let place = self.stack_operand(0, false, cold);
+        let into = self.value_place(op.dst, RAX);
+        self.asm.load(8, into, place);
+        if op.dst != GUEST_RSP {
+            self.move_stack(8);
+        }
+        self.set(op.dst, 8, into);
         self.asm.bind(back);
     }
 

@@ -32,6 +32,11 @@ impl Emitter<'_> {
         }
     }
 
+    /// The host register of a general register, or `scratch`: where to put what is then to be [`Emitter::set`].
+    pub fn value_place(&self, guest: u8, scratch: Reg) -> Reg {
+        PINNED[usize::from(guest & 15)].unwrap_or(scratch)
+    }
+
     /// Writes a general register from a host register whose upper part is as an operation of this size leaves it.
     pub fn set(&mut self, guest: u8, size: u8, from: Reg) {
         match (PINNED[usize::from(guest & 15)], size) {
@@ -154,6 +159,18 @@ impl Emitter<'_> {
         self.asm.alu_load(alu::ADD, 8, RAX, STACK_ADDEND);
         self.asm.bind(back);
         self.elsewhere.push(Elsewhere { from, back, cold, write });
+    }
+
+    /// Eight bytes of stack at a distance from RSP, checked. Changes RAX, RCX and flags.
+    pub fn stack_operand(&mut self, distance: i32, write: bool, cold: Label) -> Rm {
+        let pointer = self.value(GUEST_RSP, RCX);
+        if self.index < self.window_end {
+            self.asm.load(8, RAX, STACK_ADDEND);
+            return Rm::Index(RAX, pointer, 0, distance);
+        }
+        self.asm.lea(8, RAX, Rm::Base(pointer, distance));
+        self.probe_stack(write, cold);
+        Rm::Base(RAX, 0)
     }
 
     pub fn elsewhere_stubs(&mut self) {
