@@ -410,13 +410,14 @@ fn a_branch_under_a_tactic_is_that_of_the_schedule_that_came_of_it() {
         let faults = Schedule::new(vec![FaultEvent { time_ns, fault }]).unwrap();
         Reaction { label: label.to_owned(), skip, faults }
     };
-    let cut = Fault::NetworkPartition { vms: 1, duration_ns: 3 * MS };
-    let reactions = vec![reaction(SEND, 3, 500, cut), reaction(SEND, 1, 2 * MS, kill(1, 0))];
+    let cut = Fault::NetworkPartition { vms: 1, duration_ns: 30 * MS };
+    // Whoever misses a frame is silent for as long as it sleeps.
+    let reactions = vec![reaction(SEND, 1, 500, cut), reaction(SEND, 0, 2 * MS, cut)];
     let mut plan = BranchPlan::new(schedule(&[(40 * MS, kill(2, 0))]), SECOND, 7);
     plan.full_trace = true;
     plan.tactic = Some(Tactic { reactions, repeats: true, settle_ns: 0 });
     let followed = cluster().run_branch(&snapshot, &plan).unwrap();
-    assert!(followed.schedule.len() > 10, "{:?}", followed.schedule);
+    assert!(followed.schedule.len() > 4, "{:?}", followed.schedule);
     assert!(followed.marks.iter().any(|mark| mark.label == SEND && mark.vm == 1), "{:?}", followed.marks);
     plan.schedule = followed.schedule.clone();
     plan.tactic = None;
