@@ -155,6 +155,25 @@ let
       default = false;
       help = "no ACPI, for kernels of mkChaosKernel { legacy = true; }";
     };
+    coverage =
+      check.oneOf [
+        "user"
+        "kernel"
+        "all"
+        "none"
+      ]
+      // {
+        default = null;
+        help = "where the edges lie that the exact engine counts; user, what chaos-boot does, unless it is given";
+      };
+    coverageOf = check.path // {
+      default = null;
+      help = "only edges in the code of this static program at fixed addresses, or of the only one in a package";
+    };
+    coverageRange = check.text // {
+      default = null;
+      help = "only edges whose branch lies in LOW-HIGH, two hexadecimal addresses";
+    };
     engine =
       check.oneOf [
         "exact"
@@ -246,6 +265,12 @@ let
         "cpus is ${toString args.cpus}, but the kernel that is used unless one is given has one: kernel = mkChaosKernel { smp = true; virtioNet = true; }"
     )
     (args: lib.optional (args.nodes == [ ]) "nodes is an empty list: each entry is one VM")
+    (
+      args:
+      lib.optional (
+        args.coverageOf != null && args.coverageRange != null
+      ) "coverageOf and coverageRange are both given: one of them says which addresses count"
+    )
     (
       args:
       lib.optional (args.nodes != null && args.vms != null && args.vms != lib.length args.nodes)
@@ -363,6 +388,10 @@ let
             echo "mkChaosTest (${args.name}): initrd ${initrd} is no file: give what mkChaosInitrd makes, or a cpio archive" >&2
             exit 3
           fi
+          ${lib.optionalString (args.coverageOf != null) ''
+            ${import ./program.nix "mkChaosTest (${args.name})"}
+            counted=$(program ${args.coverageOf}) || exit 3
+          ''}
         '';
         arguments = flags (
           [
@@ -394,6 +423,9 @@ let
           )
           ++ lib.optional (!args.flush) "--no-flush"
           ++ lib.optional args.legacy "--legacy"
+          ++ lib.optional (args.coverage != null) (flag "coverage" args.coverage)
+          ++ lib.optional (args.coverageOf != null) "--coverage-of \"$counted\""
+          ++ lib.optional (args.coverageRange != null) (flag "coverage-range" args.coverageRange)
           ++ lib.optional kvm (flag "engine" args.engine)
           ++ tier
         );

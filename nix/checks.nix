@@ -144,6 +144,7 @@ lints
     profile = ../contracts/profiles/three-nodes.ncl;
     campaign = ../contracts/profiles/raft-double-vote.ncl;
     append = "raft_bug=none";
+    coverageOf = packages.packages.guest-raft;
     branches = 8;
     horizon = "2s";
     expect = "no-bug";

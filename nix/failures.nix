@@ -122,6 +122,10 @@ let
       says = "at most 250 are followed";
     }
     {
+      given = good // { coverageOf = ./.; coverageRange = "401000-402000"; };
+      says = "coverageOf and coverageRange are both given";
+    }
+    {
       given = good // { nodes = [ ]; };
       says = "initrd and nodes are both given";
     }

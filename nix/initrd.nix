@@ -46,27 +46,12 @@ let
     )
   ];
 
-  # A program: a file, or the only one in a package's bin/.
-  program = ''
-    program() {
-      if [ ! -d "$1" ]; then echo "$1"; return; fi
-      local found=("$1"/bin/*)
-      if [ ! -e "''${found[0]}" ]; then
-        echo "mkChaosInitrd: $1 has no bin/: name the program itself, or a package with one program" >&2; return 3
-      fi
-      if [ ''${#found[@]} -ne 1 ]; then
-        echo "mkChaosInitrd: $1/bin holds ''${#found[@]} programs: name one of them: ''${found[*]##*/}" >&2; return 3
-      fi
-      echo "''${found[0]}"
-    }
-  '';
-
   mkChaosInitrd =
     given:
     let
       args = check.applyWith "mkChaosInitrd" accepted rules given;
       script = ''
-        ${program}
+        ${import ./program.nix "mkChaosInitrd"}
         init=$(program ${if args.init == null then "${init}/bin/chaos-init" else "${args.init}"})
         add=()
         ${lib.optionalString (args.workload != null) ''

@@ -190,7 +190,15 @@ impl Campaign {
     pub fn plan(&self, branch: &PlannedBranch) -> Plan {
         let horizon_ns = self.settings.shape.horizon_ns;
         let (schedule, tactic) = (branch.schedule.clone(), branch.tactic.clone());
-        Plan { schedule, tactic, seed: branch.seed.0, horizon_ns, coverage: true }
+        let parent = branch.parent.and_then(|parent| self.entry(parent)).filter(|entry| entry.seed == branch.seed);
+        let novel_ns =
+            parent.map_or_else(Vec::new, |entry| entry.moments.iter().map(|moment| moment.time_ns.0).collect());
+        Plan { schedule, tactic, seed: branch.seed.0, horizon_ns, coverage: true, novel_ns }
+    }
+
+    fn entry(&self, branch: U64) -> Option<&CorpusEntry> {
+        let index = self.entries.binary_search_by_key(&branch, |entry| entry.branch).ok()?;
+        Some(&self.entries[index])
     }
 
     /// Where the campaign stands.

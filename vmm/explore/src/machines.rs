@@ -202,8 +202,8 @@ pub struct Machines {
     spent: Arc<Mutex<Spent>>,
 }
 
-/// Moments of a branch at which it may be kept in its middle, evenly spaced: what differs lies a fortieth of its length behind one of them
-/// on average.
+/// Moments of a branch at which it may be kept in its middle where none is known to be novel, evenly spaced: what differs lies a fortieth
+/// of its length behind one of them on average.
 const MOMENTS: u64 = 20;
 /// Of those, every so manieth is one where two branches differ in an answer, which may be given at any time.
 const COARSE: u64 = 5;
@@ -309,9 +309,9 @@ struct Branches {
 
 impl Subject for Branches {
     fn run(&mut self, plan: &Plan) -> Result<Ran, ExploreError> {
+        let stops_ns = self.stops_ns(plan);
         let plan = branch_plan(plan);
         let midway = self.prefixes.farthest(plan.entropy_seed, |midway| midway.leads_to(&plan));
-        let stops_ns = self.stops_ns(&plan);
         let (outcome, kept) = self.cluster.run_branch_keeping(&self.snapshot, midway.as_deref(), &plan, &stops_ns)?;
         self.spent.lock().unwrap_or_else(PoisonError::into_inner).add(&self.cluster.spent());
         self.prefixes.ran(plan.entropy_seed, &outcome.schedule);
@@ -324,13 +324,17 @@ impl Subject for Branches {
 }
 
 impl Branches {
-    /// Where to keep the branch: as late as it is still the same as another one of its seed. A third that grows from either may be, too;
-    /// of a branch like no other, nobody knows yet whether any will grow from it, and most never see one.
-    fn stops_ns(&self, plan: &BranchPlan) -> Vec<u64> {
+    /// Where to keep the branch: at the last novel moment of the branch that it grows from at which it is still the same, as others will
+    /// grow from there, too. Of a branch like no other, nobody knows yet whether any will grow from it, and most never see one.
+    fn stops_ns(&self, plan: &Plan) -> Vec<u64> {
         let step_ns = (plan.horizon_ns / MOMENTS).max(1);
-        match self.prefixes.alike_until(plan.entropy_seed, &plan.schedule) {
+        match self.prefixes.alike_until(plan.seed, &plan.schedule) {
             None => Vec::new(),
-            Some((until_ns, true)) => vec![until_ns.unwrap_or(plan.horizon_ns).saturating_sub(1) / step_ns * step_ns],
+            Some((until_ns, true)) => {
+                let until_ns = until_ns.unwrap_or(plan.horizon_ns);
+                let novel_ns = plan.novel_ns.iter().copied().take_while(|novel_ns| *novel_ns < until_ns).last();
+                vec![novel_ns.unwrap_or(until_ns.saturating_sub(1) / step_ns * step_ns)]
+            }
             Some((until_ns, false)) => {
                 let coarse_ns = (1..).map(|stop| stop * COARSE * step_ns);
                 coarse_ns.take_while(|stop_ns| *stop_ns < until_ns.unwrap_or(plan.horizon_ns)).collect()

@@ -22,6 +22,8 @@ pub struct Plan {
     pub horizon_ns: u64,
     /// Whether edges are counted.
     pub coverage: bool,
+    /// Moments at which the branch that it grows from was novel, in order: where it is worth keeping for others. No result depends on them.
+    pub novel_ns: Vec<u64>,
 }
 
 /// How a branch ran.

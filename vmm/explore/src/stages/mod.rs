@@ -61,6 +61,7 @@ impl AnyBug {
             seed: record.seed.0,
             horizon_ns: record.horizon_ns.0,
             coverage: false,
+            novel_ns: Vec::new(),
         }
     }
 }

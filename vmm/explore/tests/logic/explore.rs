@@ -267,6 +267,7 @@ fn what_a_tactic_did_is_kept_as_a_schedule_that_runs_the_same_without_it() {
             seed: entry.seed.0,
             horizon_ns: HORIZON_NS,
             coverage: true,
+            novel_ns: Vec::new(),
         };
         assert_eq!(pool.run(&plan).unwrap().trace.digest, entry.trace, "branch {}", entry.branch.0);
     }
@@ -323,6 +324,7 @@ fn answers_to_choices_find_a_bug_without_faults_and_are_minimized() {
             seed: bug.found.branch.seed.0,
             horizon_ns: HORIZON_NS,
             coverage: false,
+            novel_ns: Vec::new(),
         };
         let identity = &bug.found.violation.identity;
         let minimal = minimize(&pool, &plan, identity, 400, &mut |_, _| ()).unwrap().unwrap();

@@ -23,7 +23,14 @@ fn large(shows: Shows, seed: u64) -> Schedule {
 
 fn run(fake: &Fake, jobs: u32, schedule: &Schedule, budget: u32) -> Option<Minimal> {
     let identity = BugIdentity { kind: "assertion".into(), property: "one leader".into() };
-    let plan = Plan { schedule: schedule.clone(), tactic: None, seed: 1, horizon_ns: HORIZON_NS, coverage: false };
+    let plan = Plan {
+        schedule: schedule.clone(),
+        tactic: None,
+        seed: 1,
+        horizon_ns: HORIZON_NS,
+        coverage: false,
+        novel_ns: Vec::new(),
+    };
     minimize(&Pool::new(fake, jobs), &plan, &identity, budget, &mut |_, _| ()).unwrap()
 }
 
@@ -106,6 +113,7 @@ fn other_bugs_do_not_count_as_this_one() {
         seed: 1,
         horizon_ns: HORIZON_NS,
         coverage: false,
+        novel_ns: Vec::new(),
     };
     let identity = BugIdentity { kind: "assertion".into(), property: "another".into() };
     assert!(minimize(&Pool::new(&fake, 1), &plan, &identity, 100, &mut |_, _| ()).unwrap().is_none());
@@ -126,7 +134,14 @@ fn a_minimal_schedule_has_no_more_faults_than_the_smallest_subset_of_up_to_three
             let found = large(shows, seed);
             let minimal = run(&fake, 2, &found, 4000).unwrap();
             let identity = BugIdentity { kind: "assertion".into(), property: "one leader".into() };
-            let plan = Plan { schedule: found, tactic: None, seed: 1, horizon_ns: HORIZON_NS, coverage: false };
+            let plan = Plan {
+                schedule: found,
+                tactic: None,
+                seed: 1,
+                horizon_ns: HORIZON_NS,
+                coverage: false,
+                novel_ns: Vec::new(),
+            };
             let smallest = smallest(&Pool::new(&fake, 2), &plan, &identity).unwrap().expect("up to three show it");
             assert_eq!(minimal.schedule.len(), smallest, "seed {seed}: {:?}", minimal.schedule);
             shorter += u32::from(smallest == 1);
