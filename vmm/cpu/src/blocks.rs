@@ -224,7 +224,7 @@ impl Blocks {
         &self.ops[run.first as usize + position + usize::from(after_fused)]
     }
 
-    /// The instructions of a block that was decoded from the page at `core.rip`, by its instruction pointer.
+    /// The instructions of a block that was decoded from the page at `core.rip` alone, by its instruction pointer.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     pub fn neighbour(&self, core: &Core, ip: u64) -> Option<Vec<Op>> {
         if (ip ^ core.rip) & PAGE_MASK != 0 {
@@ -233,7 +233,7 @@ impl Blocks {
         let tag = (ip & PAGE_MASK) | core.tlb.code_tag();
         let page = self.code_pages.get((ip >> 12) as usize % CODE_PAGES).filter(|page| page.tag == tag)?;
         let id = self.lookup(ip, page.physical + (ip & OFFSET_MASK), core.code_mode())?;
-        let run = self.blocks[id as usize].run;
+        let Block { run, second_page: None, .. } = self.blocks[id as usize] else { return None };
         Some((0..usize::from(run.count)).map(|position| *self.op(&run, position)).collect())
     }
 

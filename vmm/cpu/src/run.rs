@@ -47,6 +47,12 @@ impl Cpu {
             if room == 0 {
                 return Exit::BudgetUsed;
             }
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            match self.execute_known() {
+                Some(Outcome::Exit(exit)) => return exit,
+                Some(Outcome::Retired) => continue,
+                None => {}
+            }
             let run = match self.blocks.cached(&self.core) {
                 Some(run) => run,
                 None => match self.blocks.find_slow(&mut self.core) {
@@ -79,12 +85,31 @@ impl Cpu {
         }
     }
 
+    /// Executes compiled code from the next boundary on, if the jump cache has it: without a look at the block. None if that came to
+    /// nothing, as where the block does not fit what remains of the budget.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    #[inline]
+    fn execute_known(&mut self) -> Option<Outcome> {
+        let entry = self.compiled.as_mut()?.known(&self.core, &mut self.blocks)?;
+        let (before, ip) = (self.core.instructions, self.core.rip);
+        let outcome = self.enter_compiled(entry)?;
+        let stood_still = (self.core.instructions, self.core.rip) == (before, ip) && !self.core.attention;
+        if stood_still && matches!(outcome, Outcome::Retired) { None } else { Some(outcome) }
+    }
+
     /// Executes compiled code from this block on, if it is compiled.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     fn execute_compiled(&mut self, run: &Run) -> Option<Outcome> {
-        use crate::compiled::Left;
         let compiled = self.compiled.as_mut()?;
         let entry = compiled.find(&self.core, &mut self.blocks, run, self.coverage.as_deref_mut())?;
+        self.enter_compiled(entry)
+    }
+
+    /// Runs compiled code until it leaves.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    fn enter_compiled(&mut self, entry: u64) -> Option<Outcome> {
+        use crate::compiled::Left;
+        let compiled = self.compiled.as_mut()?;
         Some(match compiled.run(&mut self.core, entry, self.coverage.as_deref_mut()) {
             Left::Boundary => Outcome::Retired,
             Left::Retired(op) => {

@@ -2,6 +2,7 @@
 //! The machine: configure, load, run, snapshot, restore, fork.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -88,6 +89,8 @@ pub struct Machine {
     pub(crate) journal_refusals: u64,
     /// What happens, if that is kept.
     pub(crate) log: Option<Box<EventLog>>,
+    /// A state of the one CPU, and its hash.
+    last_hash: RefCell<Option<Box<(CpuState, Digest)>>>,
 }
 
 fn check(config: &VmConfig) -> Result<(), MachineError> {
@@ -175,6 +178,7 @@ impl Machine {
             high_water: HighWater::default(),
             journal_refusals: 0,
             log: None,
+            last_hash: RefCell::default(),
         };
         machine.set_tsc_base();
         Ok(machine)
@@ -467,7 +471,15 @@ impl Machine {
     /// BLAKE3 of the CPU state's canonical bytes; of several CPUs, over those of each in order.
     pub fn register_hash(&self) -> Digest {
         match &self.cpus[..] {
-            [only] => register_hash::register_hash(&only.engine.state()),
+            [only] => {
+                // A machine that idles is asked again and again.
+                let state = only.engine.state();
+                let mut last = self.last_hash.borrow_mut();
+                match &*last {
+                    Some(known) if known.0 == state => known.1,
+                    _ => last.insert(Box::new((state, register_hash::register_hash(&state)))).1,
+                }
+            }
             all => register_hash::register_hash_of_all(all.iter().map(|each| each.engine.state())),
         }
     }

@@ -11,7 +11,8 @@ use super::kinds::{Kind, effect, kind};
 use super::status::{Save, plan};
 use super::window::{Window, windows};
 use crate::coverage::FACTORS;
-use crate::memory::PAGE_MASK;
+use crate::decode::INSTRUCTION_BYTES_MAX;
+use crate::memory::{OFFSET_MASK, PAGE_BYTES, PAGE_MASK};
 use crate::op::{Op, attr};
 
 /// What compiling needs to know beside the operations.
@@ -333,7 +334,9 @@ impl Emitter<'_> {
         let go = if after.is_some() { Asm::call_rm } else { Asm::jmp_rm };
         let word = self.setting.links.0 + self.links.len() as u64 * 8;
         let stub = self.asm.label();
-        if (ip ^ self.setting.ip) & PAGE_MASK == 0 {
+        // What begins this close to the end of a page may go on in another one, which is to be checked.
+        let may_cross = ip & OFFSET_MASK > PAGE_BYTES - INSTRUCTION_BYTES_MAX as u64;
+        if (ip ^ self.setting.ip) & PAGE_MASK == 0 && !may_cross {
             go(self.asm, Rm::Near(word));
             self.exits.push(Exit { stub, ip, word: self.links.len() as u64, site: false, after });
             self.links.push(Link { target: ip, stub: 0 });

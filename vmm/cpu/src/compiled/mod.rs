@@ -28,7 +28,6 @@ use crate::blocks::{Blocks, Run};
 use crate::config::Config;
 use crate::core_state::Core;
 use crate::coverage::Coverage;
-use crate::memory::PAGE_MASK;
 use crate::op::{Op, Trap, attr};
 use asm::Asm;
 use emit::{Edges, Link, Setting};
@@ -53,6 +52,8 @@ const LINKS_AT: usize = JUMPS_AT + JUMPS * size_of::<JumpSet>();
 const LINKS_MAX: usize = 1 << 18;
 /// Times that the reference may finish a block before it is compiled in another way.
 const RESTS_MAX: u32 = 64;
+/// Sets of the jump cache that are remembered of a unit. It has one for each code tag under which it is found, and those change often.
+const SETS_MAX: usize = 16;
 /// No code leads here.
 const NO_JUMP: Jump = Jump { ip: 1 << 63, tag: 0, code: 0 };
 
@@ -69,7 +70,7 @@ struct Unit {
     first: u32,
     /// How often the reference had to finish it.
     rests: u32,
-    /// Sets of the jump cache that may lead here.
+    /// Sets of the jump cache that may lead here, unless there are more than [`SETS_MAX`]: then any may.
     jumps: Vec<u16>,
     /// Links that may lead here.
     incoming: Vec<u32>,
@@ -225,8 +226,13 @@ impl Compiled {
         let unit = &mut self.units[(mark & !UNIT) as usize];
         let entry = std::mem::replace(&mut unit.entry, 0);
         let (jumps, incoming) = (std::mem::take(&mut unit.jumps), std::mem::take(&mut unit.incoming));
-        for set in jumps {
-            self.jumps(set.into()).iter_mut().filter(|jump| jump.code == entry).for_each(|jump| *jump = NO_JUMP);
+        let mut drop_from = |set| {
+            self.jumps(set).iter_mut().filter(|jump| jump.code == entry).for_each(|jump| *jump = NO_JUMP);
+        };
+        if jumps.len() > SETS_MAX {
+            (0..JUMPS).for_each(&mut drop_from);
+        } else {
+            jumps.into_iter().map(usize::from).for_each(&mut drop_from);
         }
         for link in incoming {
             self.set_link(link, self.links[link as usize].stub);
@@ -236,6 +242,19 @@ impl Compiled {
     /// Whether the remaining room lets compiled code run a block of so many instructions.
     pub fn fits(room: u64, count: u16) -> bool {
         room >= u64::from(count) + SLACK as u64
+    }
+
+    /// The code of the next boundary's block, if the jump cache has it. Not where a link was taken that leads nowhere yet: [`Compiled::find`]
+    /// is to connect it.
+    #[inline]
+    pub fn known(&mut self, core: &Core, blocks: &mut Blocks) -> Option<u64> {
+        if self.left_through.is_some() {
+            return None;
+        }
+        self.synchronize(blocks);
+        let (ip, tag) = (core.rip, core.tlb.code_tag());
+        let set = self.jumps(jump_set(ip, tag));
+        set.iter().find(|jump| (jump.ip, jump.tag) == (ip, tag)).map(|jump| jump.code)
     }
 
     /// The code of a block, compiled if it is due. The next boundary's block is `run`, at `core.rip`.
@@ -289,8 +308,7 @@ impl Compiled {
     ) -> Option<u32> {
         let mut ops: Box<[Op]> = (0..usize::from(run.count)).map(|position| *blocks.op(run, position)).collect();
         ops.iter_mut().for_each(|op| op.attributes |= if user { attr::USER } else { 0 });
-        let crosses = (core.rip ^ run.end_ip.wrapping_sub(1)) & PAGE_MASK != 0;
-        if crosses || !ops[0].has(attr::LONG) {
+        if !ops[0].has(attr::LONG) {
             self.marks[run.first as usize] = NEVER;
             self.left_through = None;
             return None;
@@ -369,7 +387,7 @@ impl Compiled {
             None => *set = [Jump { ip, tag, code: entry }, set[0]],
         }
         let jumps = &mut self.units[unit as usize].jumps;
-        if !jumps.contains(&(number as u16)) {
+        if jumps.len() <= SETS_MAX && !jumps.contains(&(number as u16)) {
             jumps.push(number as u16);
         }
     }

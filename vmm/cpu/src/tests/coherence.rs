@@ -97,6 +97,47 @@ fn an_instruction_across_two_pages_follows_both() {
     assert_eq!(guest.cpu.state().cr2, CODE + 0x1000);
 }
 
+/// Adds the immediate of an instruction across two pages to EAX in each of four rounds; `change` runs after two of them.
+fn rounds_across_pages(change: impl FnOnce(&mut CodeAssembler)) -> Guest {
+    let (add, second) = (CODE + 0xffe, CODE + 0x1003);
+    let mut guest = Guest::new(|a| {
+        a.mov(ecx, 4).expect("assembles");
+        a.jmp(add - 1).expect("assembles");
+    });
+    // NOP, and ADD EAX, imm32 with three bytes of its immediate on the second page.
+    guest.put(add - 1, [0x90u8, 0x05, 1, 0, 0, 0]);
+    guest.assemble(second, |a| {
+        let mut on = a.create_label();
+        a.dec(ecx).expect("assembles");
+        a.cmp(ecx, 2).expect("assembles");
+        a.jne(on).expect("assembles");
+        change(a);
+        a.set_label(&mut on).expect("a label");
+        a.test(ecx, ecx).expect("assembles");
+        a.jne(add - 1).expect("assembles");
+        a.hlt().expect("assembles");
+    });
+    guest
+}
+
+#[test]
+fn a_loop_over_an_instruction_across_two_pages_sees_stores_to_the_second() {
+    let mut guest = rounds_across_pages(|a| a.mov(byte_ptr(CODE + 0x1000), 1).expect("assembles"));
+    assert_eq!(guest.run_to_halt().gpr[0], 2 + 2 * 0x101);
+}
+
+#[test]
+fn a_loop_over_an_instruction_across_two_pages_follows_the_second_elsewhere() {
+    let other = CODE + 0x3000;
+    let mut guest = rounds_across_pages(|a| {
+        a.mov(dword_ptr(entry_of(CODE + 0x1000)), other as i32 | 7).expect("assembles");
+    });
+    let copy = guest.get::<[u8; 128]>(CODE + 0x1000);
+    guest.put(other, copy);
+    guest.put(other, 2u8);
+    assert_eq!(guest.run_to_halt().gpr[0], 2 + 2 * 0x201);
+}
+
 #[test]
 fn dirty_pages_are_those_written_since_the_last_call() {
     let mut guest = Guest::new(|a| {
