@@ -119,7 +119,9 @@ fn a_given_schedule_is_in_every_branch_and_later_rounds_keep_it() {
     let schedule = format!(r#"{{"schema":"chaoscontrol.schedule","version":1,"schedule":{{"events":[{event}]}}}}"#);
     std::fs::write(bench.path("given.json"), schedule).expect("a schedule");
     let given = ["--schedule", "given.json"];
-    let round = ["--branches", "3", "--horizon-ns", "100000000", "--window", "2"];
+    // The demo counts from 0 again where it starts again, and so disagrees with itself.
+    let again = ["vm_kill", "vm_restart", "process_*"].map(|kinds| ["--without-faults", kinds]).concat();
+    let round = [&["--branches", "3", "--horizon-ns", "100000000", "--window", "2"], &again[..]].concat();
     let first = bench.run("chaos-explore-round", &[&round[..], &given].concat(), &booted);
     assert!(first.stderr.contains("3 branches, "), "{}", first.stderr);
     assert!(first.stderr.contains("no bug found; more branches go on from this descriptor"), "{}", first.stderr);

@@ -39,7 +39,7 @@ impl Default for Config {
             cached_operations: 1 << 20,
             block_instructions: 32,
             tier: Tier::default(),
-            hot_executions: 24,
+            hot_executions: 10,
             code_bytes: 64 << 20,
             topology: Topology::default(),
         }
