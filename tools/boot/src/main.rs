@@ -6,11 +6,11 @@ use std::process::ExitCode as ProcessCode;
 
 use chaoscontrol_artifact::schema::{CoverageConfiguration, EDGES, Link, ProfileDocument, SmpConfiguration, VmProfile};
 use chaoscontrol_artifact::{ExitCode, MediaType, StageResult, U64};
+use chaoscontrol_cli::elf::code_range;
 use chaoscontrol_cli::{
     ALLOW_UNFAITHFUL_KVM, Arguments, ENGINE, FROM, Failure, Failures, Flag, PIN_CORE, PROFILE, SEED, STORE, Stage,
     TIER, Tool, WATCHDOG, read_input, read_profile, stage_main,
 };
-use chaoscontrol_explore::code_range::code_range;
 use chaoscontrol_explore::machines::{Host, KERNEL_FROM, choose_tier};
 use chaoscontrol_explore::stages::boot::{BootOptions, DiskOptions, SETUP_LIMIT_NS, boot};
 
@@ -211,10 +211,10 @@ fn coverage(arguments: &Arguments) -> Failures<Option<CoverageConfiguration>> {
         (Some(text), None) => Some(addresses(&text)?),
         (None, Some(path)) => {
             let program = read_input(&path, MediaType::Initrd.max_bytes())?;
-            Some(
-                code_range(&program)
-                    .map_err(|why| Failure::input(format!("--coverage-of {}: {why}", path.display())))?,
-            )
+            Some(code_range(&program).map_err(|why| {
+                let path = path.display();
+                Failure::input(format!("--coverage-of {path}: it {why}; --coverage-range takes addresses instead"))
+            })?)
         }
     };
     if let Some((low, high)) = range {

@@ -7,6 +7,7 @@
 #[cfg(feature = "canary")]
 pub mod canary;
 mod colour;
+pub mod elf;
 mod failure;
 mod generate;
 mod handoff;

@@ -2,10 +2,10 @@
 //! Packs a static binary and extra files into a reproducible newc initrd.
 
 mod archive;
-mod elf;
 
 use archive::Archive;
 use chaoscontrol_artifact::ExitCode;
+use chaoscontrol_cli::elf::check_static;
 use chaoscontrol_cli::{Context, Failure, Failures, Flag, Output, Tool, tool_main, write_file};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode as ProcessCode;
@@ -13,12 +13,7 @@ use std::process::ExitCode as ProcessCode;
 const TOOL: Tool = Tool {
     name: "chaos-initrd",
     stage: "initrd",
-    sources: &[
-        include_str!("../Cargo.toml"),
-        include_str!("archive.rs"),
-        include_str!("elf.rs"),
-        include_str!("main.rs"),
-    ],
+    sources: &[include_str!("../Cargo.toml"), include_str!("archive.rs"), include_str!("main.rs")],
     summary: "pack a static binary and extra files into a reproducible initrd",
     about: "The same files give the same bytes, whoever packs them, wherever and whenever: entries are sorted, and owner, \
             times and inode numbers are fixed. /dev/console and the directories that chaos-init mounts on are added.",
@@ -68,7 +63,7 @@ fn run(context: &Context) -> Failures<Output> {
 
 fn add_program(archive: &mut Archive, path: &Path, destination: &str) -> Failures<()> {
     let bytes = std::fs::read(path).map_err(|error| Failure::input(format!("reading {}: {error}", path.display())))?;
-    elf::check_static(&bytes).map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
+    check_static(&bytes).map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
     archive.add_file(destination, 0o755, bytes).map_err(bad_input)
 }
 

@@ -50,7 +50,7 @@ const ZSTD_LEVEL: i32 = 3;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The host refused a file operation.
-    #[error("{action} {}: {source}{}", path.display(), hint(source))]
+    #[error("{action} {}: {source}{}", path.display(), hint(action, source))]
     Io {
         /// What was tried.
         action: &'static str,
@@ -133,8 +133,14 @@ pub enum StoreError {
     },
 }
 
-fn hint(error: &io::Error) -> &'static str {
-    if is_full(error) { " (free some space, then run the stage again: nothing stored was lost)" } else { "" }
+fn hint(action: &str, error: &io::Error) -> &'static str {
+    if is_full(error) {
+        " (free some space, then run the stage again: nothing stored was lost)"
+    } else if action == files::OPENING && error.kind() == io::ErrorKind::NotFound {
+        " (there is no store: look at --store, --from and CHAOS_STORE; chaos-boot makes one)"
+    } else {
+        ""
+    }
 }
 
 /// No space, quota or file size left.

@@ -240,6 +240,17 @@ fn gc_deletes_nothing_where_it_cannot_know_what_is_reached() {
 }
 
 #[test]
+fn reading_where_there_is_no_store_says_what_makes_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let absent = directory.path().join("absent");
+    for place in [directory.path(), &absent] {
+        let error = Store::open_read_only(&[place.to_owned()]).unwrap_err().to_string();
+        assert!(error.contains("chaos-boot makes one"), "{error}");
+    }
+    assert!(!absent.exists());
+}
+
+#[test]
 fn a_directory_that_is_no_store_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("thesis.txt"), b"years of work").unwrap();

@@ -190,15 +190,15 @@ impl Campaign {
     pub fn plan(&self, branch: &PlannedBranch) -> Plan {
         let horizon_ns = self.settings.shape.horizon_ns;
         let (schedule, tactic) = (branch.schedule.clone(), branch.tactic.clone());
-        let parent = branch.parent.and_then(|parent| self.entry(parent)).filter(|entry| entry.seed == branch.seed);
-        let novel_ns =
-            parent.map_or_else(Vec::new, |entry| entry.moments.iter().map(|moment| moment.time_ns.0).collect());
+        let parent = branch.parent.and_then(|parent| self.index_of(parent)).map(|index| &self.entries[index]);
+        let moments = parent.filter(|parent| parent.seed == branch.seed).map_or(&[][..], |parent| &parent.moments);
+        let novel_ns = moments.iter().map(|moment| moment.time_ns.0).collect();
         Plan { schedule, tactic, seed: branch.seed.0, horizon_ns, coverage: true, novel_ns }
     }
 
-    fn entry(&self, branch: U64) -> Option<&CorpusEntry> {
-        let index = self.entries.binary_search_by_key(&branch, |entry| entry.branch).ok()?;
-        Some(&self.entries[index])
+    /// Where the entry of a branch stands, if there is one.
+    fn index_of(&self, branch: U64) -> Option<usize> {
+        self.entries.binary_search_by_key(&branch, |entry| entry.branch).ok()
     }
 
     /// Where the campaign stands.
@@ -224,9 +224,7 @@ impl Campaign {
             }
         }
         let labels = self.merge_marks(ran);
-        if let Some(parent) = branch.parent
-            && let Ok(index) = self.entries.binary_search_by_key(&parent, |entry| entry.branch)
-        {
+        if let Some(index) = branch.parent.and_then(|parent| self.index_of(parent)) {
             self.entries[index].grown += 1;
         }
         if novelty.any() || labels > 0 {

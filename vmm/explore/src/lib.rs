@@ -10,7 +10,6 @@
 //!   if it had never been stopped.
 
 pub mod campaign;
-pub mod code_range;
 pub mod coverage;
 pub mod error;
 pub mod events;

@@ -10,7 +10,7 @@ use chaoscontrol_fault::{Ledger, Mark, Schedule, Shape, Tactic};
 use crate::error::ExploreError;
 
 /// A branch to run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The faults.
     pub schedule: Schedule,

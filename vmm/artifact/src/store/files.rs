@@ -13,6 +13,8 @@ use crate::Digest;
 
 /// The action of errors while writing: the host's fault, not an input's.
 pub const WRITING: &str = "writing";
+/// The action of errors while looking for a store: what was named may not be one.
+pub const OPENING: &str = "opening store";
 
 /// How a store is locked.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,12 +80,12 @@ pub fn lock(root: &Path, how: Lock) -> Result<File, StoreError> {
 pub fn follow(store: &Path, format: &str, max: usize, found: &mut Vec<PathBuf>) -> Result<(), StoreError> {
     let mut waiting = vec![store.to_owned()];
     while let Some(path) = waiting.pop() {
-        let canonical = fs::canonicalize(&path).map_err(io_error("opening store", &path))?;
+        let canonical = fs::canonicalize(&path).map_err(io_error(OPENING, &path))?;
         if found.contains(&canonical) {
             continue;
         }
         let marker = canonical.join("format");
-        let text = fs::read_to_string(&marker).map_err(io_error("opening store", &marker))?;
+        let text = fs::read_to_string(&marker).map_err(io_error(OPENING, &marker))?;
         if text != format {
             return Err(StoreError::Format { path, found: text.chars().take(80).collect() });
         }

@@ -213,14 +213,7 @@ pub(super) fn what(
     let run = store.load::<chaoscontrol_artifact::schema::SnapshotManifest>(&snapshot)?.run;
     same_guest(store, previous, &run)?;
     let schedule = options.schedule.clone().unwrap_or_default();
-    let plan = Plan {
-        schedule,
-        tactic: None,
-        seed: options.seed,
-        horizon_ns: options.horizon_ns,
-        coverage: true,
-        novel_ns: Vec::new(),
-    };
+    let plan = Plan { schedule, seed: options.seed, horizon_ns: options.horizon_ns, coverage: true, ..Plan::default() };
     Ok((Begin { run, snapshot: (!options.from_boot).then_some(snapshot), kvm: options.kvm }, plan))
 }
 

@@ -66,14 +66,7 @@ fn plans(options: &DriftOptions, shape: Shape) -> Vec<Plan> {
         let mut stream = Stream::named(options.seed, "drift", u64::from(index));
         let schedule = if planner.is_empty() { Default::default() } else { planner.random(&mut stream) };
         let seed = stream.below(u64::MAX);
-        Plan {
-            schedule,
-            tactic: Default::default(),
-            seed,
-            horizon_ns: options.horizon_ns,
-            coverage: true,
-            novel_ns: Vec::new(),
-        }
+        Plan { schedule, seed, horizon_ns: options.horizon_ns, coverage: true, ..Plan::default() }
     };
     (0..options.branches).map(plan).collect()
 }

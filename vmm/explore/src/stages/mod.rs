@@ -57,11 +57,9 @@ impl AnyBug {
         let record = &self.record;
         Plan {
             schedule: record.schedule.clone(),
-            tactic: None,
             seed: record.seed.0,
             horizon_ns: record.horizon_ns.0,
-            coverage: false,
-            novel_ns: Vec::new(),
+            ..Plan::default()
         }
     }
 }

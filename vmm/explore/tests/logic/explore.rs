@@ -263,11 +263,10 @@ fn what_a_tactic_did_is_kept_as_a_schedule_that_runs_the_same_without_it() {
         longer += u32::from(entry.schedule.len() > planned.len());
         let plan = Plan {
             schedule: entry.schedule.clone(),
-            tactic: None,
             seed: entry.seed.0,
             horizon_ns: HORIZON_NS,
             coverage: true,
-            novel_ns: Vec::new(),
+            ..Plan::default()
         };
         assert_eq!(pool.run(&plan).unwrap().trace.digest, entry.trace, "branch {}", entry.branch.0);
     }
@@ -320,11 +319,9 @@ fn answers_to_choices_find_a_bug_without_faults_and_are_minimized() {
         found += 1;
         let plan = Plan {
             schedule: bug.ran.schedule.clone(),
-            tactic: None,
             seed: bug.found.branch.seed.0,
             horizon_ns: HORIZON_NS,
-            coverage: false,
-            novel_ns: Vec::new(),
+            ..Plan::default()
         };
         let identity = &bug.found.violation.identity;
         let minimal = minimize(&pool, &plan, identity, 400, &mut |_, _| ()).unwrap().unwrap();

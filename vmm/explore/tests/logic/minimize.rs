@@ -23,14 +23,7 @@ fn large(shows: Shows, seed: u64) -> Schedule {
 
 fn run(fake: &Fake, jobs: u32, schedule: &Schedule, budget: u32) -> Option<Minimal> {
     let identity = BugIdentity { kind: "assertion".into(), property: "one leader".into() };
-    let plan = Plan {
-        schedule: schedule.clone(),
-        tactic: None,
-        seed: 1,
-        horizon_ns: HORIZON_NS,
-        coverage: false,
-        novel_ns: Vec::new(),
-    };
+    let plan = Plan { schedule: schedule.clone(), seed: 1, horizon_ns: HORIZON_NS, ..Plan::default() };
     minimize(&Pool::new(fake, jobs), &plan, &identity, budget, &mut |_, _| ()).unwrap()
 }
 
@@ -107,14 +100,8 @@ fn a_budget_is_kept_and_the_result_says_that_it_ran_out() {
 fn other_bugs_do_not_count_as_this_one() {
     let fake = Fake::new(|_| true);
     let event = FaultEvent { time_ns: 5, fault: Fault::VmRestart { vm: 0 } };
-    let plan = Plan {
-        schedule: Schedule::new(vec![event]).unwrap(),
-        tactic: None,
-        seed: 1,
-        horizon_ns: HORIZON_NS,
-        coverage: false,
-        novel_ns: Vec::new(),
-    };
+    let plan =
+        Plan { schedule: Schedule::new(vec![event]).unwrap(), seed: 1, horizon_ns: HORIZON_NS, ..Plan::default() };
     let identity = BugIdentity { kind: "assertion".into(), property: "another".into() };
     assert!(minimize(&Pool::new(&fake, 1), &plan, &identity, 100, &mut |_, _| ()).unwrap().is_none());
 }
@@ -134,14 +121,7 @@ fn a_minimal_schedule_has_no_more_faults_than_the_smallest_subset_of_up_to_three
             let found = large(shows, seed);
             let minimal = run(&fake, 2, &found, 4000).unwrap();
             let identity = BugIdentity { kind: "assertion".into(), property: "one leader".into() };
-            let plan = Plan {
-                schedule: found,
-                tactic: None,
-                seed: 1,
-                horizon_ns: HORIZON_NS,
-                coverage: false,
-                novel_ns: Vec::new(),
-            };
+            let plan = Plan { schedule: found, seed: 1, horizon_ns: HORIZON_NS, ..Plan::default() };
             let smallest = smallest(&Pool::new(&fake, 2), &plan, &identity).unwrap().expect("up to three show it");
             assert_eq!(minimal.schedule.len(), smallest, "seed {seed}: {:?}", minimal.schedule);
             shorter += u32::from(smallest == 1);
